@@ -81,7 +81,7 @@ def test_a_file_is_durable_before_its_rows_are_removed(place: OutboxPlace, event
 
 
 @pytest.mark.parametrize("point", [ArchivePoint.RENAMED, ArchivePoint.NAMED, ArchivePoint.REMOVING])
-def test_a_file_that_a_crash_left_is_flushed_again(place: OutboxPlace, events: list[str], point: ArchivePoint) -> None:
+def test_a_file_left_by_a_crash_is_flushed_again(place: OutboxPlace, events: list[str], point: ArchivePoint) -> None:
     place.fill(due=5)
     cut_off(place, point)
     events.clear()
@@ -104,7 +104,7 @@ def test_a_flush_that_fails_keeps_the_rows(place: OutboxPlace, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("mount_point_stays", [True, False])
-def test_rows_do_not_go_where_nothing_is_mounted(place: OutboxPlace, mount_point_stays: bool) -> None:
+def test_rows_stay_while_the_archive_directory_is_not_mounted(place: OutboxPlace, mount_point_stays: bool) -> None:
     place.fill()
     assert place.archiver("files").run().rows == DUE
     away = place.directory.rename(place.directory.with_name("away"))
@@ -134,7 +134,7 @@ def test_a_new_directory_takes_the_place_of_a_lost_one(place: OutboxPlace) -> No
     assert len(place.archived_ids("files")) == YOUNG
 
 
-def test_another_outbox_knows_the_directory_too(place: OutboxPlace, dsn: str) -> None:
+def test_another_outbox_refuses_a_lost_directory_too(place: OutboxPlace, dsn: str) -> None:
     place.fill()
     place.archiver("files").run()
     place.directory.rename(place.directory.with_name("away"))
@@ -143,7 +143,7 @@ def test_another_outbox_knows_the_directory_too(place: OutboxPlace, dsn: str) ->
         other.archiver("files").run()
 
 
-def test_an_old_directory_that_refuses_stops_nothing(
+def test_a_read_only_old_directory_does_not_stop_archiving(
     place: OutboxPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.fill(due=5, young=0, waiting=0)
@@ -154,7 +154,7 @@ def test_an_old_directory_that_refuses_stops_nothing(
     assert "stay in" in caplog.text
 
 
-def test_an_unfinished_batch_whose_directory_refuses_is_told(place: OutboxPlace) -> None:
+def test_an_unfinished_batch_in_an_unusable_directory_is_reported(place: OutboxPlace) -> None:
     place.fill(due=5)
     cut_off(place, ArchivePoint.BEGUN)
     cut_off(place, ArchivePoint.NAMED)
@@ -201,7 +201,7 @@ def test_a_table_that_loses_rows_is_refused(place: OutboxPlace, change: str) -> 
     assert len(place.ids()) == sum(ALL.values())
 
 
-def test_a_partitioned_table_is_looked_at_with_its_partitions(place: OutboxPlace) -> None:
+def test_a_partitioned_table_is_checked_with_its_partitions(place: OutboxPlace) -> None:
     place.archiver("table").run()
     place.sql("ALTER TABLE outbox_archive RENAME TO model")
     place.sql("CREATE TABLE outbox_archive (LIKE model INCLUDING DEFAULTS) PARTITION BY RANGE (id)")
@@ -234,7 +234,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_run_looks_at_few_young_rows(place: OutboxPlace) -> None:
+def test_a_run_reads_few_rows_that_are_too_young(place: OutboxPlace) -> None:
     stamp(place, 25, "2 hours")
     stamp(place, 2000, "1 minute")
     place.sql("VACUUM ANALYZE outbox")
@@ -247,7 +247,7 @@ def test_a_run_looks_at_few_young_rows(place: OutboxPlace) -> None:
 
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("target", ["table", "files"])
-def test_rows_behind_waiting_and_some_young_ones_move(place: OutboxPlace, target: str) -> None:
+def test_old_rows_behind_pending_and_young_rows_are_archived(place: OutboxPlace, target: str) -> None:
     place.sql("INSERT INTO outbox (kafka_topic) SELECT 't' FROM generate_series(1, 100)")
     stamp(place, 25, "1 minute")
     stamp(place, 5, "2 hours")
@@ -258,14 +258,14 @@ def test_rows_behind_waiting_and_some_young_ones_move(place: OutboxPlace, target
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_looking_stops_when_it_is_told_to(place: OutboxPlace) -> None:
+def test_a_search_for_rows_stops_on_request(place: OutboxPlace) -> None:
     place.sql("INSERT INTO outbox (kafka_topic) SELECT 't' FROM generate_series(1, 100)")
     looks: list[float] = []
     place.archiver("table", stop=lambda: len(looks) == 2, rest=looks.append).run()
     assert len(looks) == 2
 
 
-def test_the_server_notices_that_an_archiver_vanished(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archivers_session_has_tcp_keepalives(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.fill()
     made: list[psycopg.Connection[Any]] = []
     dsn = psycopg.conninfo.make_conninfo(place.dsn, host="127.0.0.1")

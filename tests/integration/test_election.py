@@ -149,11 +149,11 @@ def test_a_standby_of_a_group_knows_that_another_leads(played: Played) -> None:
     assert (known, after) == ("another member of the group killed-neli", None)
 
 
-def test_the_lease_of_a_killed_holder_is_taken_when_it_has_ended(played: Played) -> None:
+def test_the_lease_of_a_killed_holder_is_taken_after_expiry(played: Played) -> None:
     played["lease_kill"].result()
 
 
-def test_another_member_leads_when_the_session_of_a_killed_one_has_ended(played: Played) -> None:
+def test_another_member_leads_after_a_killed_members_session_timeout(played: Played) -> None:
     played["neli_kill"].result()
 
 
@@ -190,7 +190,7 @@ def neli_stop(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lease", "neli"])
-def test_a_stopped_leader_that_goes_on_knows_that_it_was_replaced(played: Played, kind: str) -> None:
+def test_a_resumed_leader_knows_that_it_was_replaced(played: Played, kind: str) -> None:
     played[f"{kind}_stop"].result()
 
 
@@ -234,7 +234,7 @@ def lease_hung(stage: Stage) -> None:
         assert Fenced(reason=LATE) in holder.changes
 
 
-def test_a_holder_whose_database_hangs_steps_down_in_time_and_goes_on_over_another_connection(played: Played) -> None:
+def test_a_holder_whose_database_hangs_steps_down_and_reconnects(played: Played) -> None:
     played["lease_hung"].result()
 
 
@@ -251,7 +251,7 @@ def lease_blocked(stage: Stage) -> None:
         assert holder.leading() != one
 
 
-def test_a_holder_that_cannot_renew_leads_again_under_another_id_when_it_can(played: Played) -> None:
+def test_a_holder_leads_under_another_id_after_a_failed_renewal(played: Played) -> None:
     played["lease_blocked"].result()
 
 
@@ -269,7 +269,7 @@ def lease_set_back(stage: Stage) -> None:
         second.leading()
 
 
-def test_a_lease_that_seems_to_last_because_the_clock_was_set_back_is_taken(played: Played) -> None:
+def test_a_lease_extended_by_a_clock_set_back_is_taken(played: Played) -> None:
     played["lease_set_back"].result()
 
 
@@ -290,7 +290,7 @@ def lease_taken(stage: Stage) -> list[Any]:
     return [*tokens]
 
 
-def test_a_holder_whose_lease_was_taken_is_fenced_and_the_token_rises_with_each_taking(played: Played) -> None:
+def test_a_taken_lease_fences_its_holder_and_raises_the_token(played: Played) -> None:
     assert played["lease_taken"].result() == [3]
 
 
@@ -305,7 +305,7 @@ def test_a_holder_whose_lease_was_taken_is_fenced_and_the_token_rises_with_each_
         ({}, "early"),
     ],
 )
-def test_a_lease_is_where_its_schema_or_its_outbox_is(
+def test_a_lease_table_is_in_the_schema_of_its_outbox(
     stage: Stage, dsn: str, place: dict[str, Any], schema: str
 ) -> None:
     with psycopg.connect(dsn) as connection:
@@ -322,7 +322,7 @@ def test_a_lease_is_where_its_schema_or_its_outbox_is(
         assert connection.execute(query.encode()).fetchall() == [("placed", 2)]
 
 
-def test_a_lease_beside_an_outbox_that_is_not_there_is_an_error_to_act_on(stage: Stage) -> None:
+def test_a_lease_beside_a_missing_outbox_is_an_error(stage: Stage) -> None:
     lease = Lease(dsn=stage.dsn, beside="nowhere", name="nobody")
     lease.start()
     with pytest.raises(ElectionRefused, match="no table"):
@@ -330,7 +330,7 @@ def test_a_lease_beside_an_outbox_that_is_not_there_is_an_error_to_act_on(stage:
     lease.stop()
 
 
-def test_a_database_that_is_not_there_is_an_error_to_act_on_that_shows_no_password(stage: Stage) -> None:
+def test_a_missing_database_is_an_error_without_the_password(stage: Stage) -> None:
     lease = Lease(
         dsn=psycopg.conninfo.make_conninfo(stage.dsn, dbname="not_there", password="s3cret"),
         beside=OUTBOX, name="n", grace_seconds=1.0,
@@ -382,7 +382,7 @@ def neli_cut(stage: Stage) -> None:
         assert not overlaps([replaced.claims, other.claims])
 
 
-def test_a_leader_that_was_cut_off_resumes_under_another_id_if_it_still_owns_and_else_rejoins(played: Played) -> None:
+def test_a_leader_that_was_cut_off_resumes_or_rejoins(played: Played) -> None:
     played["neli_cut"].result()
 
 
@@ -418,7 +418,7 @@ def neli_storm(stage: Stage) -> tuple[int, int]:
     return len(joined), sum(isinstance(change, Acquired) for each in watched for change in each.changes)
 
 
-def test_members_that_join_and_leave_every_second_never_make_two_leaders_and_one_stays(played: Played) -> None:
+def test_members_joining_and_leaving_never_make_two_leaders(played: Played) -> None:
     joined, leaderships = played["neli_storm"].result()
     # Whether the group takes one in before it leaves again, is not asked.
     assert joined >= 3
@@ -453,7 +453,7 @@ def neli_deleted(stage: Stage) -> None:
     assert not overlaps([one.claims, other.claims])
 
 
-def test_a_leader_topic_that_was_deleted_is_made_again_and_there_is_a_leader_again(played: Played) -> None:
+def test_a_deleted_leader_topic_is_recreated_and_has_a_leader(played: Played) -> None:
     played["neli_deleted"].result()
 
 
@@ -470,7 +470,7 @@ def neli_replaced_topic(stage: Stage) -> None:
         one.leading(SESSION_SECONDS)
 
 
-def test_a_leader_topic_that_was_replaced_by_another_one_serves_on(played: Played) -> None:
+def test_a_recreated_leader_topic_keeps_working(played: Played) -> None:
     played["neli_replaced_topic"].result()
 
 
@@ -506,7 +506,7 @@ def neli_shared(stage: Stage) -> None:
             assert not any(isinstance(change, Fenced) for each in members for change in each.changes)
 
 
-def test_applications_that_share_a_wide_topic_with_strangers_have_a_leader_each(played: Played) -> None:
+def test_applications_sharing_a_leader_topic_have_one_leader_each(played: Played) -> None:
     played["neli_shared"].result()
 
 
@@ -523,7 +523,7 @@ def neli_internal(stage: Stage) -> None:
     well_formed(one.changes)
 
 
-def test_the_brokers_own_topic_decides_without_heartbeats_of_ours(played: Played) -> None:
+def test_an_internal_leader_topic_works_without_our_heartbeats(played: Played) -> None:
     played["neli_internal"].result()
 
 
@@ -554,7 +554,7 @@ def neli_read_only(stage: Stage) -> None:
     denied.stop()
 
 
-def test_a_topic_that_we_may_only_read_decides_and_what_is_denied_is_an_error_to_act_on(played: Played) -> None:
+def test_a_read_only_leader_topic_works_and_denials_are_errors(played: Played) -> None:
     played["neli_read_only"].result()
 
 

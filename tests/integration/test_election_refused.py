@@ -39,7 +39,7 @@ from thresher.spark.session.session import Session
 PATIENT = ElectionSettings(grace_seconds=600.0)
 
 
-def test_a_leader_whose_group_is_denied_for_a_while_competes_on(stack: Stack, topic_prefix: str) -> None:
+def test_a_leader_competes_on_after_a_temporary_group_denial(stack: Stack, topic_prefix: str) -> None:
     group, topic = f"{topic_prefix}group", f"{topic_prefix}leader"
     guard = Guard(stack.kafka.bootstrap)
     guard.admit(topic_prefix)
@@ -66,7 +66,7 @@ def set_password(stack: Stack, user: str, password: str) -> None:
     client.alter_user_scram_credentials([wanted])[user].result()
 
 
-def test_a_harvest_whose_credentials_are_accepted_later_is_unready_and_then_leads(
+def test_a_harvest_leads_once_its_credentials_are_accepted(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
     place = Place(stack, dsn, topic_prefix)
@@ -102,9 +102,7 @@ def refused_by_database(stack: Stack, dsn: str, grace: float) -> Lease:
 
 
 @pytest.mark.parametrize("refused", [refused_by_kafka, refused_by_database])
-def test_credentials_that_stay_refused_are_an_error_to_act_on_after_the_grace(
-    stack: Stack, dsn: str, refused: Callable[..., Any]
-) -> None:
+def test_credentials_refused_beyond_the_grace_are_an_error(stack: Stack, dsn: str, refused: Callable[..., Any]) -> None:
     leadership = refused(stack, dsn, 3.0)
     began = leadership.now()
     leadership.start()

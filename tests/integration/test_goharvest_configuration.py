@@ -12,7 +12,7 @@ from thresher.outbox import Message, Shape
 from thresher.spark.session.session import Session
 
 
-def test_a_file_of_goharvests_relays_its_table(
+def test_a_configuration_file_of_goharvest_relays_its_table(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     at = Place(stack, dsn, topic_prefix, shape=Shape.GOHARVEST)

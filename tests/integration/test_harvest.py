@@ -62,7 +62,7 @@ def values(place: Place, count: int) -> list[int]:
     return sorted(int(message.value() or b"") for message in place.read(count))
 
 
-def test_a_harvest_leads_relays_tells_its_listeners_and_stops(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_harvest_leads_relays_notifies_listeners_and_stops(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     harvest = made(place)
 
     # The first of them: its trouble is its own.
@@ -99,7 +99,7 @@ def test_a_harvest_leads_relays_tells_its_listeners_and_stops(place: Place, capl
         harvest.start()
 
 
-def test_a_harvest_that_was_stopped_before_it_began_is_over() -> None:
+def test_a_harvest_stopped_before_its_start_does_not_run() -> None:
     from thresher.db import TableName
     from thresher.relay.settings import Settings
 
@@ -129,7 +129,7 @@ def uses(place: Place) -> list[Any]:
     )
 
 
-def test_a_standby_leaves_the_database_alone_and_leadership_that_ends_ends_the_relay(place: Place) -> None:
+def test_a_standby_leaves_the_database_alone_before_and_after_leading(place: Place) -> None:
     election = StagedLeadership()
     harvest = made(place, election=election)
     listener = Listener(harvest)
@@ -170,9 +170,7 @@ def test_a_standby_leaves_the_database_alone_and_leadership_that_ends_ends_the_r
     assert len(listener.of(LeaderAcquired)) == 2
 
 
-def test_one_that_was_superseded_although_it_was_elected_competes_again(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_superseded_but_elected_harvest_competes_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     harvest = made(place, election=StagedLeadership(Ballot()))
     listener = Listener(harvest)
     stash(place, 0, 10)
@@ -188,7 +186,7 @@ def test_one_that_was_superseded_although_it_was_elected_competes_again(
     assert "use the same election" in caplog.text
 
 
-def test_without_an_election_the_newest_leads_and_the_older_ends_as_superseded(place: Place) -> None:
+def test_without_an_election_a_newer_harvest_supersedes_the_older(place: Place) -> None:
     harvest = made(place, election=NONE)
     harvest.start()
     eventually(lambda: harvest.term, RELAYED_SECONDS)
@@ -197,7 +195,7 @@ def test_without_an_election_the_newest_leads_and_the_older_ends_as_superseded(p
     assert harvest.state is State.STOPPED
 
 
-def test_what_somebody_has_to_act_on_ends_it(place: Place) -> None:
+def test_an_error_that_needs_a_person_ends_the_harvest(place: Place) -> None:
     from thresher.db import TableName
 
     harvest = made(place, election=NONE, settings={"outbox": TableName(table="nowhere")})
@@ -205,7 +203,7 @@ def test_what_somebody_has_to_act_on_ends_it(place: Place) -> None:
         harvest.wait(60)
 
 
-def test_of_two_one_waits_and_goes_on_when_the_other_stops(place: Place) -> None:
+def test_the_standby_leads_when_the_leader_stops(place: Place) -> None:
     one, other = made(place), made(place)
     listener = Listener(other)
     with one:
@@ -249,7 +247,7 @@ def test_clients_and_logger_can_be_the_callers_own(place: Place) -> None:
     assert logging.getLogger("thresher").propagate
 
 
-def test_a_harvest_of_what_cannot_work_is_not_started(place: Place) -> None:
+def test_a_harvest_with_an_invalid_configuration_does_not_start(place: Place) -> None:
     harvest = made(place, settings={"name": "no name", "shards": 0, "producer": {"acks": 1}, "producer_factory": None})
     with pytest.raises(ConfigurationInvalid, match=r"name: .*\n.*shards: .*\n.*producer.acks: ") as caught:
         harvest.start()

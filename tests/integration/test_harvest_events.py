@@ -90,9 +90,7 @@ def half(leader_id: uuid.UUID | str | None) -> bytes:
     return uuid.UUID(str(leader_id)).bytes[:8]
 
 
-def test_rows_that_are_marked_anew_refresh_the_leader_and_a_mark_tells_whose_it_is(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_marked_again_refresh_the_leader_id(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     harvest = made(place, delivery=Delivery.AT_LEAST_ONCE, limits={"grace_seconds": 600.0})
     refreshed = heard(harvest, LeaderRefreshed)
@@ -123,7 +121,7 @@ def still(condition: Callable[[], object], harvest: Harvest) -> None:
 
 
 @pytest.mark.parametrize("delivery", Delivery)
-def test_records_are_in_flight_with_their_keys_until_their_rows_are_purged(place: Place, delivery: Delivery) -> None:
+def test_records_are_in_flight_until_their_rows_are_purged(place: Place, delivery: Delivery) -> None:
     place.stash(*(Message(topic=place.topic, key=key, value=b"v") for key in (b"\xff", b"b")))
     harvest = made(place, delivery=delivery)
     with psycopg.connect(place.dsn) as holder:

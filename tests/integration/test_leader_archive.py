@@ -45,7 +45,7 @@ def figures(archive: LeaderArchive) -> dict[str, float]:
     return {each.family.name: each.value for each in found if isinstance(each.value, float | int)}
 
 
-def test_a_harvest_archives_what_it_has_stamped(
+def test_a_harvest_archives_its_stamped_rows(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -65,13 +65,13 @@ def test_a_harvest_archives_what_it_has_stamped(
     assert OutboxPlace.archived_in(tmp_path / "archive") == list(range(1, 101))
 
 
-def test_a_program_that_names_no_place_is_refused(stack: Stack, dsn: str, topic_prefix: str) -> None:
+def test_a_relative_archive_place_is_refused(stack: Stack, dsn: str, topic_prefix: str) -> None:
     settings = Place(stack, dsn, topic_prefix).settings(archive_after_seconds=1.0, archive_to="here")
     with pytest.raises(InvalidInput, match="not an absolute path"):
         Harvest(settings).start()
 
 
-def test_a_failure_is_told_and_counted_and_its_end_too(
+def test_an_archive_failure_and_its_end_are_logged_and_counted(
     failing: LeaderArchive, place: OutboxPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
     with failing.during("thresher/test"):
@@ -93,7 +93,7 @@ def test_a_failure_is_told_and_counted_and_its_end_too(
     assert failing.success_age_seconds is None, "who does not lead archives nothing"
 
 
-def test_a_leader_makes_no_directory(place: OutboxPlace) -> None:
+def test_a_leader_creates_no_archive_directory(place: OutboxPlace) -> None:
     archive = LeaderArchive(place.job("files", seconds=100))
     with archive.during("thresher/test"):
         eventually(lambda: "a relay creates none. Mount it" in "".join(archive.alarms.values()), 30)
@@ -102,7 +102,7 @@ def test_a_leader_makes_no_directory(place: OutboxPlace) -> None:
         eventually(lambda: archive.rows == DUE, 30)
 
 
-def test_another_archiver_that_stays_is_an_alarm(place: OutboxPlace) -> None:
+def test_a_second_archiver_that_stays_is_an_alarm(place: OutboxPlace) -> None:
     archive = LeaderArchive(place.job("table", seconds=100))
     with psycopg.connect(place.dsn) as other:
         key = "hashtextextended('thresher archive ' || '\"public\".\"outbox\"', 0)"
@@ -117,7 +117,7 @@ def test_another_archiver_that_stays_is_an_alarm(place: OutboxPlace) -> None:
             eventually(lambda: not archive.alarms, 30)
 
 
-def test_nothing_that_breaks_ends_the_thread(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_error_ends_the_archive_thread(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = threading.Event()
 
     def break_it(*_: object, **__: object) -> None:
@@ -133,7 +133,7 @@ def test_nothing_that_breaks_ends_the_thread(place: OutboxPlace, monkeypatch: py
         eventually(lambda: archive.rows == DUE, 30)
 
 
-def test_the_end_of_a_term_stops_between_batches(place: OutboxPlace) -> None:
+def test_the_end_of_a_term_stops_the_archive_between_batches(place: OutboxPlace) -> None:
     place.sql("INSERT INTO outbox (kafka_topic, dispatched_time) "
               "SELECT 't', now() - interval '1 day' FROM generate_series(1, 50_000)")  # fmt: skip
     archive = LeaderArchive(place.job("table", rows=1, seconds=100))

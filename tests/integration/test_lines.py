@@ -84,9 +84,7 @@ REFUSED: list[tuple[dict[str, Any], str | None]] = [
 GARBAGE = [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02[]", b"\x7f\xff\xff\xff", b"\x00\x00"]
 
 
-def test_who_is_not_the_newest_task_of_this_engine_is_refused(
-    engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_newest_task_of_this_engine_gets_the_line(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody is hung up on because the machine stalls between a call and its hello.
     monkeypatch.setattr("thresher.spark.driver.line_server._HELLO_SECONDS", 60.0)
     with engines(TICKS, TALLY) as engine:
@@ -101,7 +99,7 @@ def test_who_is_not_the_newest_task_of_this_engine_is_refused(
             untouched(engine, shard)
 
 
-def test_garbage_and_silence_are_hung_up_on(engines: Engines) -> None:
+def test_connections_with_garbage_or_silence_are_closed(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         (before, _) = up(engine)
         for garbage in GARBAGE:
@@ -111,7 +109,7 @@ def test_garbage_and_silence_are_hung_up_on(engines: Engines) -> None:
         untouched(engine, before)
 
 
-def test_a_newer_task_of_the_same_attempt_takes_the_line_and_the_older_one_ends(engines: Engines) -> None:
+def test_a_newer_task_of_an_attempt_ends_the_older_one(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         before, neighbour = up(engine)
         with Client(engine) as client:
@@ -136,7 +134,7 @@ def test_a_newer_task_of_the_same_attempt_takes_the_line_and_the_older_one_ends(
         untouched(engine, neighbour)
 
 
-def test_many_strangers_do_not_keep_a_task_from_its_line(engines: Engines) -> None:
+def test_many_foreign_connections_do_not_block_a_tasks_line(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         before, _ = up(engine)
         clients = [Client(engine) for _ in range(300)]
@@ -147,7 +145,7 @@ def test_many_strangers_do_not_keep_a_task_from_its_line(engines: Engines) -> No
             client.socket.close()
 
 
-def test_a_task_that_talks_nonsense_loses_its_line_and_harms_nobody(engines: Engines) -> None:
+def test_a_task_that_sends_garbage_loses_only_its_own_line(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         _, neighbour = up(engine)
         with Client(engine) as client:
@@ -162,9 +160,7 @@ def test_a_task_that_talks_nonsense_loses_its_line_and_harms_nobody(engines: Eng
         untouched(engine, neighbour)
 
 
-def test_an_engine_with_a_bug_ends_instead_of_running_on_unsupervised(
-    engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_with_a_bug_ends_its_shards(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
         monkeypatch.setattr(engine._lifecycle.shards, "_on_ended", lambda *_: 1 / 0)
@@ -174,7 +170,7 @@ def test_an_engine_with_a_bug_ends_instead_of_running_on_unsupervised(
         eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), 60)
 
 
-def test_a_broken_line_ends_its_task_and_nobody_elses(engines: Engines) -> None:
+def test_a_broken_line_ends_only_its_own_task(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         before, neighbour = up(engine)
         connection = engine._lifecycle.shards.records[0].connection

@@ -59,7 +59,7 @@ def advised(given: Any, **names: Any) -> Any:
 
 
 @pytest.mark.parametrize("made", [Session, lambda engine: scoped_session(sessionmaker(engine))])
-def test_a_sqlalchemy_session_ends_what_was_stashed(
+def test_a_sqlalchemy_session_commits_or_rolls_back_stashed_messages(
     dsn: str, outbox: Outbox, engine: sqlalchemy.Engine, made: Callable[[Any], Any]
 ) -> None:
     session = made(engine)
@@ -75,7 +75,9 @@ def test_a_sqlalchemy_session_ends_what_was_stashed(
     session.close()
 
 
-def test_a_sqlalchemy_connection_ends_what_was_stashed(dsn: str, outbox: Outbox, engine: sqlalchemy.Engine) -> None:
+def test_a_sqlalchemy_connection_commits_or_rolls_back_stashed_messages(
+    dsn: str, outbox: Outbox, engine: sqlalchemy.Engine
+) -> None:
     with engine.connect() as connection:
         outbox.stash(advised(connection, connection=connection), MESSAGE)
         assert "pass its driver_connection" in advice(connection.connection)
@@ -100,7 +102,7 @@ def django_connection(dsn: str) -> Iterator[Any]:
     connections.close_all()
 
 
-def test_a_django_connection_ends_what_was_stashed(dsn: str, outbox: Outbox) -> None:
+def test_a_django_connection_commits_or_rolls_back_stashed_messages(dsn: str, outbox: Outbox) -> None:
     with django_connection(dsn) as connection:
         from django.db import connections, transaction
 
@@ -118,7 +120,7 @@ def test_a_django_connection_ends_what_was_stashed(dsn: str, outbox: Outbox) -> 
         assert stored(dsn) == 1
 
 
-def test_cursors_and_async_connections_are_told_apart(dsn: str, outbox: Outbox) -> None:
+def test_cursors_and_async_connections_get_their_own_advice(dsn: str, outbox: Outbox) -> None:
     with psycopg.connect(dsn) as connection:
         assert "cursor.connection" in advice(connection.cursor())
         outbox.stash(connection.cursor().connection, MESSAGE)
@@ -131,7 +133,7 @@ def test_cursors_and_async_connections_are_told_apart(dsn: str, outbox: Outbox) 
     assert "asyncio.to_thread" in asyncio.run(of_async())
 
 
-def test_what_is_no_connection_at_all_is_named() -> None:
+def test_an_object_that_is_no_connection_is_named() -> None:
     assert advice("host=db") == "a psycopg Connection is needed, not str"
     assert advice(None) == (
         "a psycopg Connection is needed, not NoneType: pass the connection whose transaction this belongs to, from "

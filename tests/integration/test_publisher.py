@@ -48,7 +48,7 @@ def topic(stack: Stack) -> Topic:
     return Topic(stack)
 
 
-def test_kafka_has_the_messages_when_the_call_returns(topic: Topic) -> None:
+def test_kafka_holds_the_messages_when_publish_returns(topic: Topic) -> None:
     with Publisher(kafka=topic.kafka, backend="kafka") as publisher:
         publisher.publish_list(topic.messages())
         assert topic.in_order()
@@ -57,14 +57,14 @@ def test_kafka_has_the_messages_when_the_call_returns(topic: Topic) -> None:
     assert (record.key, record.headers) == (b"k3", (("n", b"3"),))
 
 
-def test_kafka_async_has_them_after_a_flush(topic: Topic) -> None:
+def test_kafka_async_holds_the_messages_after_a_flush(topic: Topic) -> None:
     with Publisher(kafka=topic.kafka, backend="kafka_async") as publisher:
         publisher.publish_list(topic.messages())
         assert publisher.flush(30)
         assert topic.in_order()
 
 
-def test_what_the_broker_refuses_is_told_and_the_others_are_sent(stack: Stack) -> None:
+def test_a_refused_message_is_reported_and_the_others_are_sent(stack: Stack) -> None:
     small = Topic(stack, **{"max.message.bytes": "1000"})
     # In other partitions: the broker judges a batch as a whole.
     fine = Message(topic=small.name, key="k0", value="0", partition=0)
@@ -80,7 +80,7 @@ def test_what_the_broker_refuses_is_told_and_the_others_are_sent(stack: Stack) -
     assert [record.value for record in small.records()] == [b"0"]
 
 
-def test_the_outbox_has_them_with_the_callers_commit(topic: Topic, dsn: str) -> None:
+def test_the_outbox_holds_the_messages_after_the_callers_commit(topic: Topic, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
         connection.commit()
@@ -100,7 +100,7 @@ def test_the_outbox_has_them_with_the_callers_commit(topic: Topic, dsn: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["kafka", "kafka_async"])
-def test_a_broker_that_is_not_there_is_told_and_not_waited_for_for_ever(kind: str) -> None:
+def test_an_unreachable_broker_is_reported_within_the_time_limit(kind: str) -> None:
     away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 1_500}
     with Publisher(kafka=away, backend=kind) as publisher:
         if kind == "kafka":

@@ -63,7 +63,7 @@ def figures(service: QueueService) -> dict[str, float]:
     }
 
 
-def test_markers_tell_the_life_of_a_message(service: QueueService, topics: QueueTopics) -> None:
+def test_markers_follow_a_message_from_start_to_end(service: QueueService, topics: QueueTopics) -> None:
     queue = service.queue("orders")
     sent = queue.producer().send(b"payload", {"kind": "new", "none": None})
     consumer = queue.consumer()
@@ -80,7 +80,7 @@ def test_markers_tell_the_life_of_a_message(service: QueueService, topics: Queue
     assert (end.message_id, end.value, end.key, end.redeliver_after_ms) == (sent, b"", b"", 0)
 
 
-def test_a_message_that_takes_long_is_kept_alive(stack: Stack) -> None:
+def test_a_slow_message_is_kept_alive(stack: Stack) -> None:
     topics = QueueTopics(stack.kafka.bootstrap, redelivery_timeout=1_000)
     with QueueService(topics.config) as service:
         queue = service.queue("slow")
@@ -140,7 +140,7 @@ def _notes(topics: QueueTopics) -> list[bytes]:
     return found
 
 
-def test_offsets_that_are_lost_are_an_error_and_not_a_repetition(service: QueueService, topics: QueueTopics) -> None:
+def test_lost_offsets_are_an_error_and_repeat_no_message(service: QueueService, topics: QueueTopics) -> None:
     queue = service.queue("lost")
     queue.producer().send(b"once")
     with queue.consumer() as consumer:
@@ -155,7 +155,7 @@ def test_offsets_that_are_lost_are_an_error_and_not_a_repetition(service: QueueS
     assert len(topics.started(b"lost")) == 1
 
 
-def test_a_note_that_a_crash_left_out_is_made_up_for(service: QueueService, topics: QueueTopics) -> None:
+def test_a_note_missing_after_a_crash_is_written_later(service: QueueService, topics: QueueTopics) -> None:
     queue = service.queue("unnoted")
     queue.producer().send(b"once")
     with queue.consumer() as consumer:
@@ -215,7 +215,7 @@ def test_a_message_whose_start_is_refused_is_a_dead_letter(stack: Stack) -> None
     assert too_large not in topics.started(b"jobs")
 
 
-def test_malformed_headers_harm_nobody(service: QueueService, topics: QueueTopics) -> None:
+def test_malformed_headers_stop_no_message(service: QueueService, topics: QueueTopics) -> None:
     producer = Producer(topics.eyes)
     malformed: list[list[tuple[str, str | bytes | None]]] = [
         [("thresher-delivery-count", b"many"), ("thresher-origin-id", b"\xff"), ("thresher-enqueued-at", b"-5")],
@@ -259,7 +259,7 @@ def test_missing_topics_are_named_with_the_remedy(stack: Stack) -> None:
         consumer.receive(PATIENCE_SECONDS)
 
 
-def test_metrics_count_what_happens(service: QueueService) -> None:
+def test_metrics_count_every_event(service: QueueService) -> None:
     queue = service.queue("counted")
     for number in range(6):
         queue.producer().send(b"%d" % number)
@@ -322,7 +322,7 @@ def test_a_slow_application_keeps_its_membership(stack: Stack) -> None:
         assert figures(service)["rebalances"] == 1
 
 
-def test_an_ack_that_is_not_confirmed_says_so(stack: Stack) -> None:
+def test_an_unconfirmed_ack_says_so(stack: Stack) -> None:
     topics = QueueTopics(stack.kafka.bootstrap, send_timeout=1_000)
     with QueueService(topics.config) as service:
         queue = service.queue("q")
@@ -333,7 +333,7 @@ def test_an_ack_that_is_not_confirmed_says_so(stack: Stack) -> None:
             message.ack(sync=True)
 
 
-def test_a_group_that_does_not_take_the_consumer_says_so(topics: QueueTopics) -> None:
+def test_a_consumer_that_cannot_join_its_group_says_so(topics: QueueTopics) -> None:
     short = {**topics.config.model_dump(by_alias=True), "consumer": {"session.timeout.ms": 1_000}}
     with (
         QueueService(short) as service,

@@ -72,7 +72,7 @@ async def test_a_round_trip_on_kafka(stack: Stack) -> None:
 
 
 @coroutine
-async def test_receives_that_wait_have_no_threads() -> None:
+async def test_waiting_receives_use_no_threads() -> None:
     async with consuming() as (_, producer, consumer):
         waiting = [asyncio.create_task(consumer.receive()) for _ in range(300)]
         await turns(3)
@@ -156,7 +156,7 @@ async def test_close_ends_receives_and_iterations_that_wait() -> None:
 
 
 @coroutine
-async def test_a_receive_waits_no_longer_than_it_is_told() -> None:
+async def test_a_receive_waits_no_longer_than_its_timeout() -> None:
     async with consuming() as (_, producer, consumer):
         assert await consumer.receive(0) is None
         assert await consumer.receive(0.01) is None
@@ -273,7 +273,7 @@ async def test_errors_of_a_send_are_those_of_its_future() -> None:
 
 
 @coroutine
-async def test_more_sends_than_there_is_room_for_wait_their_turn() -> None:
+async def test_sends_beyond_the_client_queue_wait_their_turn() -> None:
     # Five messages of this size would fill the client's queue.
     async with consuming(max_message_bytes=100_000_000) as (_, producer, consumer):
         sent = [producer.send_async(b"%d" % number) for number in range(50)]
@@ -283,7 +283,7 @@ async def test_more_sends_than_there_is_room_for_wait_their_turn() -> None:
 
 
 @coroutine
-async def test_a_cancelled_send_takes_room_until_it_is_answered_for() -> None:
+async def test_a_cancelled_send_takes_room_until_its_answer() -> None:
     answers: list[Future[MessageId]] = []
 
     class Silent:
@@ -320,12 +320,12 @@ async def test_a_cancelled_send_takes_room_until_it_is_answered_for() -> None:
         ({"max_message_bytes": 100_000_000, "producer": {"queue.buffering.max.kbytes": 100}}, 1),
     ],
 )
-def test_sends_take_half_of_what_the_client_can_queue(keys: dict[str, Any], room: int) -> None:
+def test_sends_fill_half_of_the_client_queue(keys: dict[str, Any], room: int) -> None:
     assert room_for_sends(MemoryQueueService(keys).config) == room
 
 
 @coroutine
-async def test_a_cancelled_send_harms_no_other() -> None:
+async def test_a_cancelled_send_cancels_no_other() -> None:
     async with consuming() as (_, producer, _):
         sending = producer.send_async(b"x")
         await turns(1)
@@ -334,7 +334,7 @@ async def test_a_cancelled_send_harms_no_other() -> None:
 
 
 @coroutine
-async def test_a_service_that_was_given_stays_open() -> None:
+async def test_a_service_given_by_the_caller_stays_open() -> None:
     with MemoryQueueService() as memory:
         async with aio.QueueService(memory) as service:
             producer, consumer = service.queue("orders").producer(), service.queue("orders").consumer()
@@ -460,7 +460,7 @@ async def test_a_close_that_fails_leaves_nothing_else_open(owned: bool) -> None:
 
 
 @coroutine
-async def test_a_call_that_fails_when_nobody_waits_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_call_without_a_waiter_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with consuming() as (_, _, consumer):
         failing: Any = consumer.blocking
         sound, failing.close = failing.close, Held(failing.close, OffsetsLost("as the test wants it"))

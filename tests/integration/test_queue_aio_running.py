@@ -77,7 +77,7 @@ async def test_run_awaits_handlers_at_the_same_time() -> None:
 
 
 @coroutine
-async def test_no_more_handlers_run_at_once_than_told() -> None:
+async def test_no_more_handlers_run_than_the_limit() -> None:
     running: list[bytes] = []
     most, done = 0, 0
 
@@ -125,7 +125,7 @@ async def test_a_handler_that_exits_ends_the_run(exits: BaseException) -> None:
 
 
 @coroutine
-async def test_handlers_that_fail_are_logged_as_those_of_threads(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_async_handlers_are_logged_like_threaded_ones(caplog: pytest.LogCaptureFixture) -> None:
     async def handle(_: aio.Message) -> None:
         raise RuntimeError("as the test wants it")
 
@@ -246,7 +246,7 @@ async def test_a_second_signal_cancels_handlers_and_gives_back() -> None:
 
 
 @coroutine
-async def test_a_handler_that_ignores_its_cancellation_is_not_waited_for() -> None:
+async def test_a_handler_that_ignores_its_cancellation_is_not_awaited() -> None:
     finish = asyncio.Event()
     asyncio.get_running_loop().call_later(SOON_SECONDS, finish.set)
 
@@ -267,7 +267,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_not_waited_for() -> No
 
 
 @coroutine
-async def test_a_cancelled_run_gives_back_what_it_has() -> None:
+async def test_a_cancelled_run_gives_its_messages_back() -> None:
     handling = asyncio.Event()
 
     async def handle(message: aio.Message) -> None:

@@ -65,7 +65,7 @@ def test_a_message_of_an_aborted_transaction_is_not_received(topics: QueueTopics
     assert list(topics.started(b"q")) == [message.id]
 
 
-def test_a_first_offset_that_was_not_committed_is_not_noted(topics: QueueTopics) -> None:
+def test_an_uncommitted_first_offset_is_not_noted(topics: QueueTopics) -> None:
     def commit(_: Mapping[int, int]) -> None:
         raise BrokerLost("no answer")
 

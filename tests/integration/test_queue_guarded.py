@@ -70,7 +70,7 @@ def test_refused_credentials_are_an_error_of_every_receive(keys: dict[str, Any],
             assert "wrong" not in str(raised.value)
 
 
-def test_a_broker_that_is_not_there_yet_is_waited_for(stack: Stack, topics: QueueTopics, queue: str) -> None:
+def test_a_broker_that_starts_late_is_awaited(stack: Stack, topics: QueueTopics, queue: str) -> None:
     (listener,) = stack.kafka.options.listeners
     port = listener.advertised_ports[0]
     keys = topics.config.model_dump(by_alias=True, exclude_unset=True)
@@ -85,7 +85,7 @@ def test_a_broker_that_is_not_there_yet_is_waited_for(stack: Stack, topics: Queu
             message.ack(sync=True)
 
 
-def test_a_group_that_may_not_be_read_hides_no_other(
+def test_a_forbidden_group_hides_no_other_queue(
     keys: dict[str, Any], topics: QueueTopics, queue: str, tmp_path: Path
 ) -> None:
     # Not granted to the account: it may not use the group.
@@ -110,7 +110,7 @@ def test_a_group_that_may_not_be_read_hides_no_other(
     assert f"kafka-mq-{hidden}" in told.stdout.decode() + told.stderr.decode()
 
 
-def test_credentials_accepted_since_are_not_refused(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_accepted_later_are_not_reported_as_refused(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     # The client learns that the broker is lost after a time-out, which is shorter here.
     monkeypatch.setattr(administration, "_REQUEST_SECONDS", 4.0)
     (listener,) = stack.kafka.options.listeners

@@ -61,7 +61,7 @@ def heard() -> Iterator[list[int]]:
 # Threads
 
 
-def test_no_more_handlers_run_at_once_than_told(queue: Queue) -> None:
+def test_no_more_handlers_run_than_the_limit(queue: Queue) -> None:
     lock = threading.Lock()
     running: list[Message] = []
     most, done = 0, 0
@@ -177,7 +177,7 @@ def program(where: str, hang: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("where", ["threads", "asyncio"])
-def test_a_second_signal_waits_for_no_handler(where: str) -> None:
+def test_a_second_signal_does_not_wait_for_handlers(where: str) -> None:
     with program(where, "wait") as process:
         # Of two kinds: two of one kind may become one.
         process.send_signal(signal.SIGTERM)
@@ -189,7 +189,7 @@ def test_a_second_signal_waits_for_no_handler(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["threads", "asyncio"])
-def test_signals_that_other_threads_get_are_heard(where: str) -> None:
+def test_signals_delivered_to_other_threads_are_handled(where: str) -> None:
     with program(where, "wait") as process:
         signal_a_thread(process.pid, signal.SIGTERM)
         signal_a_thread(process.pid, signal.SIGINT)
@@ -199,7 +199,7 @@ def test_signals_that_other_threads_get_are_heard(where: str) -> None:
 
 
 @pytest.mark.parametrize("hang", ["ignore", "block"])
-def test_a_third_signal_ends_what_cannot_be_cancelled(hang: str) -> None:
+def test_a_third_signal_ends_an_uncancellable_program(hang: str) -> None:
     with program("asyncio", hang) as process:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
@@ -232,7 +232,7 @@ print("ended")
 """
 
 
-def test_a_handler_that_is_not_pythons_is_left_alone() -> None:
+def test_a_signal_handler_not_set_by_python_stays() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", FOREIGN], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False,
         timeout=PATIENCE_SECONDS,

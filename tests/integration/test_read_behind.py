@@ -154,7 +154,7 @@ def readable(reader: PendingReader, horizon: str) -> tuple[set[int], set[int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_may_be_read_behind_was_committed_before_the_horizon(server: Postgres, seed: int) -> None:
+def test_rows_that_pass_the_horizon_were_committed_before_it(server: Postgres, seed: int) -> None:
     dsn = server.create_database(f"course_{seed}")
     with psycopg.connect(dsn) as connection:
         create_schema(connection, OUTBOX)

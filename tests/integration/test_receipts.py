@@ -113,7 +113,7 @@ def test_a_refused_message_leaves_the_transaction_usable(own: psycopg.Connection
     ],
     ids=["rule", "trigger"],
 )
-def test_a_row_that_is_dropped_is_told(own: psycopg.Connection[Any], shape: Shape, dropping: str) -> None:
+def test_a_dropped_row_is_reported(own: psycopg.Connection[Any], shape: Shape, dropping: str) -> None:
     own.execute(dropping.encode())
     own.commit()
     outbox = Outbox(shape=shape)
@@ -166,7 +166,9 @@ def limited(shape: Shape, clock: Clock) -> Outbox:
     return Outbox(shape=shape, limits=Limits(outstanding=3), clock=clock)
 
 
-def test_own_uncommitted_rows_refuse_nobody_else(own: psycopg.Connection[Any], shape: Shape, dsn: str) -> None:
+def test_uncommitted_rows_refuse_only_their_own_connection(
+    own: psycopg.Connection[Any], shape: Shape, dsn: str
+) -> None:
     clock = Clock()
     outbox = limited(shape, clock)
     assert outbox.stash_many(own, [message(number) for number in range(9)]) == 9
@@ -192,7 +194,7 @@ def test_own_uncommitted_rows_refuse_nobody_else(own: psycopg.Connection[Any], s
 
 
 @pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
-def test_an_old_snapshot_tells_only_its_own_connection(
+def test_an_old_snapshot_counts_only_for_its_own_connection(
     own: psycopg.Connection[Any], shape: Shape, dsn: str, level: psycopg.IsolationLevel
 ) -> None:
     clock = Clock()

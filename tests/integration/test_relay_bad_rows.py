@@ -51,7 +51,7 @@ def at(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
     return Place(stack, dsn, topic_prefix)
 
 
-def test_bad_rows_among_good_ones_are_set_aside_and_all_others_arrive_once_in_order(at: Place) -> None:
+def test_bad_rows_are_dead_and_good_ones_arrive_in_order(at: Place) -> None:
     draw = random.Random(SEED)
     narrow, long = f"{at.prefix}narrow", at.prefix.ljust(249, "x")
     at.admin.create_topic(narrow, config={"max.message.bytes": str(NARROW_BYTES)})
@@ -163,7 +163,7 @@ def replay_all(at: Place) -> None:
     replay(ds=at.dsn, every=True)
 
 
-def test_a_row_with_a_key_of_any_length_can_block_it(at: Place) -> None:
+def test_a_key_of_any_length_can_be_blocked(at: Place) -> None:
     key = random.Random(SEED).randbytes(9_000)
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, %s, '{a}')", at.topic, key)
     at.stash(*(Message(topic=at.topic, key=key, value=str(n)) for n in range(3)))
@@ -177,9 +177,7 @@ def test_a_row_with_a_key_of_any_length_can_block_it(at: Place) -> None:
         relaying.until(lambda: at.pending() == 0)
 
 
-def test_a_row_that_was_set_aside_twice_is_set_aside_once_when_a_restore_brings_it_back(
-    at: Place, stack: Stack
-) -> None:
+def test_a_restored_row_that_died_twice_is_dead_once(at: Place, stack: Stack) -> None:
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, 'k', '{a}')", at.topic)
     at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_header_keys FROM outbox")
     with at.relaying(shards=1) as relaying:
@@ -199,7 +197,7 @@ def test_a_row_that_was_set_aside_twice_is_set_aside_once_when_a_restore_brings_
     assert at.sql("SELECT create_time < %s FROM outbox_dead", datetime.now(UTC)) == [(True,)]
 
 
-def test_a_row_that_its_topic_refuses_takes_no_other_of_its_batch_along(at: Place) -> None:
+def test_a_refused_row_makes_no_other_of_its_batch_dead(at: Place) -> None:
     at.admin.create_topic(f"{at.prefix}compacted", config={"cleanup.policy": "compact"})
     # A compacted topic takes no record without a key; the broker names the one, and refuses the batch.
     keys = [b"k%d" % n for n in range(25)]

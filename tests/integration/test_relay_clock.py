@@ -17,7 +17,7 @@ from thresher.spark.session.session import Session
 HOUR = 3600.0
 
 
-def test_a_clock_that_is_wrong_or_jumps_costs_no_progress_that_a_restore_needs(
+def test_a_wrong_clock_loses_no_progress_that_restores_need(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -52,7 +52,7 @@ def test_a_clock_that_is_wrong_or_jumps_costs_no_progress_that_a_restore_needs(
         relaying.until(cut)
 
 
-def test_a_record_without_a_time_of_its_own_gets_the_databases(
+def test_a_record_without_a_timestamp_gets_the_databases_time(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
     """By the relay's own clock, brokers would refuse every record of a relay that is more than an hour ahead."""
@@ -70,7 +70,7 @@ def test_a_record_without_a_time_of_its_own_gets_the_databases(
         assert at_ms == own.timestamp() * 1000 if message.key() == b"own" else abs(late_ms) < AHEAD_MS / 5
 
 
-def test_rows_whose_time_a_wrong_clock_gave_wait_for_it_and_are_not_set_aside(
+def test_rows_with_a_wrong_clocks_timestamp_wait_without_dying(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
     at = Place(stack, dsn, topic_prefix)

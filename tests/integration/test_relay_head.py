@@ -49,7 +49,7 @@ def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def test_keys_and_headers_too_large_for_any_record_stay_where_they_are(place: Place) -> None:
+def test_oversized_keys_and_headers_stay_in_the_database(place: Place) -> None:
     # It makes the table for rows that were set aside, which the head looks at.
     settings = taken_over(place.settings(shards=SHARDS, limits={"batch_bytes": BATCH_BYTES})).settings
     if place.shape is Shape.GOHARVEST:
@@ -83,7 +83,7 @@ def head(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[tuple[Place, Pen
         yield place, head
 
 
-def test_rows_that_compress_well_are_read_by_their_size_as_they_are_sent(head: tuple[Place, PendingRows]) -> None:
+def test_compressible_rows_are_read_by_their_uncompressed_size(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) SELECT 't', convert_to('k' || n, 'UTF8'),"
@@ -99,7 +99,7 @@ def test_rows_that_compress_well_are_read_by_their_size_as_they_are_sent(head: t
     assert len(seen) == 3_000
 
 
-def test_names_of_headers_count_too(head: tuple[Place, PendingRows]) -> None:
+def test_header_names_count_towards_the_size(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values) SELECT 't', 'k',"
@@ -111,7 +111,7 @@ def test_names_of_headers_count_too(head: tuple[Place, PendingRows]) -> None:
     assert len(ids_of(found)) == 1
 
 
-def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[Place, PendingRows]) -> None:
+def test_a_row_too_large_for_a_batch_delays_no_other(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     keys: dict[int, str] = {}
     for number in range(1_000):
@@ -137,7 +137,7 @@ def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[
     assert waiting <= set(seen)
 
 
-def test_a_row_under_an_id_in_flight_is_read_when_the_id_came_back(head: tuple[Place, PendingRows]) -> None:
+def test_a_new_row_under_an_id_in_flight_is_read(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.stash(*(Message(topic="t", key="k", value=str(n)) for n in range(3)))
     old = found_of(reader, {})
@@ -158,9 +158,7 @@ def empty(place: Place) -> None:
 
 
 @pytest.mark.parametrize("rewrite", ["VACUUM FULL outbox", "TRUNCATE outbox RESTART IDENTITY"])
-def test_a_table_with_another_file_is_not_read_before_the_shard_recovers(
-    head: tuple[Place, PendingRows], rewrite: str
-) -> None:
+def test_a_table_with_a_new_file_awaits_recovery(head: tuple[Place, PendingRows], rewrite: str) -> None:
     place, reader = head
     backlog(place, 1_000, "'k' || n %% 300")
     taken = found_of(reader, {})
@@ -170,7 +168,7 @@ def test_a_table_with_another_file_is_not_read_before_the_shard_recovers(
         found_of(reader, taken)
 
 
-def test_create_times_of_any_year_are_in_flight_by_what_is_read(head: tuple[Place, PendingRows]) -> None:
+def test_rows_with_any_create_time_can_be_in_flight(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     moments = [f"{year}-01-01 00:00:00.000001+00" for year in (1600, 1900, 2026, 2300, 9000)]
     for moment in ("-infinity", "0044-03-15 12:00:00.123456+00 BC", *moments, "infinity"):
@@ -188,7 +186,7 @@ def backlog(place: Place, rows: int, key: str) -> None:
     )
 
 
-def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_of_each_key(
+def test_a_long_backlog_is_read_mostly_by_age_in_order(
     head: tuple[Place, PendingRows],
 ) -> None:
     place, reader = head
@@ -215,7 +213,7 @@ def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_
     assert by_age >= 12
 
 
-def test_headers_of_any_bounds_and_dimensions_are_read_by_age_as_by_buckets(head: tuple[Place, PendingRows]) -> None:
+def test_odd_header_arrays_are_read_equally_by_every_query(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     odd = {1_000: "'[5:6]={a,b}'", 2_000: "'{{a},{b}}'", 3_000: "'{}'", 4_000: "'[0:1]={a,b}'"}
     backlog(place, 4_500, "'k' || n %% 300")
@@ -271,7 +269,7 @@ def found_of(head: PendingRows, seen: dict[int, int]) -> dict[int, int]:
     return versions(found)
 
 
-def test_a_window_is_planned_by_pages_and_all_else_by_order(
+def test_only_windows_are_planned_with_bitmap_scans(
     head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head
@@ -292,7 +290,7 @@ def test_a_window_is_planned_by_pages_and_all_else_by_order(
     assert seen == {(True, "on", "off"), (False, "off", "on")}
 
 
-def test_a_shard_among_many_visits_no_row_of_the_others(head: tuple[Place, PendingRows]) -> None:
+def test_a_shard_visits_no_rows_of_other_shards(head: tuple[Place, PendingRows]) -> None:
     place, _ = head
     backlog(place, 20_000, "'k' || n %% 1000")
     settings = taken_over(place.settings(shards=8)).settings
@@ -312,7 +310,7 @@ def test_a_shard_among_many_visits_no_row_of_the_others(head: tuple[Place, Pendi
                 backlog(place, 20_000, "'k' || n %% 1000")
 
 
-def test_ids_that_nobody_has_do_not_end_what_goes_on(
+def test_a_gap_of_ids_does_not_end_reading_by_windows(
     head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head
@@ -334,7 +332,7 @@ def test_ids_that_nobody_has_do_not_end_what_goes_on(
     assert kinds == ["by buckets", *["window"] * (len(kinds) - 1)]
 
 
-def test_a_table_that_is_emptied_while_reads_go_on_is_read_anew(head: tuple[Place, PendingRows]) -> None:
+def test_a_table_truncated_between_reads_is_read_from_the_head(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     backlog(place, 10_000, "'k' || n %% 300")
     taken: dict[int, int] = {}
@@ -354,7 +352,7 @@ def test_a_table_that_is_emptied_while_reads_go_on_is_read_anew(head: tuple[Plac
     assert set(again) == set(range(1, 10_001))
 
 
-def test_a_window_whose_rows_do_not_fit_into_one_batch_is_read_anew(
+def test_a_window_larger_than_a_batch_is_read_again(
     head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head

@@ -221,7 +221,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 # With more of them, rows of blocked keys keep reads from going by age at all.
 @pytest.mark.parametrize("shards", [1, 4], ids=["one shard", "one of four shards"])
 @pytest.mark.parametrize("seed", range(4))
-def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
+def test_committed_rows_are_sent_once_and_in_key_order(
     place: Place, head: PendingRows, keys: list[str], seed: int, fetched: Counter[str]
 ) -> None:
     world = World(place, head, keys, seed)
@@ -256,7 +256,7 @@ def reads(head: PendingRows) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("reads_before", range(10, 22, 3))
-def test_a_row_that_commits_late_is_not_overtaken_by_one_that_was_written_after_that(
+def test_a_late_commit_is_not_overtaken_by_later_rows(
     place: Place, head: PendingRows, keys: list[str], reads_before: int
 ) -> None:
     backlog(place, keys, 3_000)
@@ -277,7 +277,7 @@ def test_a_row_that_commits_late_is_not_overtaken_by_one_that_was_written_after_
 
 
 @pytest.mark.parametrize("reads_before", range(1, 14, 4))
-def test_a_row_whose_id_was_drawn_early_is_not_overtaken_by_one_that_was_written_after_it(
+def test_an_early_id_is_not_overtaken_by_later_rows(
     place: Place, head: PendingRows, keys: list[str], reads_before: int
 ) -> None:
     ((first,),) = place.sql("SELECT nextval(pg_get_serial_sequence('outbox', 'id'))")
@@ -304,7 +304,7 @@ def block(place: Place, key: str) -> None:
     )
 
 
-def test_while_a_key_is_blocked_every_read_is_by_buckets(
+def test_every_read_is_by_buckets_while_a_key_is_blocked(
     place: Place, head: PendingRows, keys: list[str], fetched: Counter[str]
 ) -> None:
     block(place, "other")
@@ -314,7 +314,7 @@ def test_while_a_key_is_blocked_every_read_is_by_buckets(
 
 
 @pytest.mark.parametrize("reads_before", [2, 5, 9])
-def test_a_row_that_is_put_back_goes_before_those_that_waited_for_it(
+def test_a_replayed_row_precedes_the_rows_that_waited_for_it(
     place: Place, head: PendingRows, keys: list[str], reads_before: int
 ) -> None:
     block(place, keys[1])
@@ -359,7 +359,7 @@ LAID_OUT = {
 
 
 @pytest.mark.parametrize("layout", LAID_OUT.values(), ids=LAID_OUT)
-def test_wherever_rows_lie_and_however_far_apart_ids_are_they_are_read_once_and_in_order(
+def test_rows_with_any_spread_of_ids_are_read_in_order(
     place: Place, head: PendingRows, keys: list[str], layout: Sequence[str], fetched: Counter[str]
 ) -> None:
     for part in layout:

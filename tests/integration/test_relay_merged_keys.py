@@ -50,7 +50,7 @@ def joint(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Joint:
         (Delivery.AT_LEAST_ONCE, 400, {"mark_rows": 50, "in_flight_rows": 20}),
     ],
 )
-def test_rows_that_get_one_key_come_in_the_order_of_their_ids(
+def test_rows_with_merged_keys_arrive_in_id_order(
     joint: Joint, delivery: Delivery, rows: int, limits: dict[str, Any]
 ) -> None:
     joint.stash(0, rows, 40)
@@ -64,7 +64,7 @@ def test_rows_that_get_one_key_come_in_the_order_of_their_ids(
     assert numbers == sorted(numbers)
 
 
-def test_at_least_once_a_repeat_of_a_merged_key_directly_follows_its_original(joint: Joint) -> None:
+def test_at_least_once_repeats_of_merged_keys_are_direct(joint: Joint) -> None:
     joint.stash(0, 80, 40)
     place = joint.place
     settings: dict[str, Any] = {"shards": 1, "transforms": (MERGED,), "producer_factory": FAULTY}
@@ -76,9 +76,7 @@ def test_at_least_once_a_repeat_of_a_merged_key_directly_follows_its_original(jo
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_rows_for_a_topic_that_is_away_wait_in_the_order_of_what_is_sent_and_the_others_go_on(
-    joint: Joint, delivery: Delivery
-) -> None:
+def test_merged_rows_for_a_missing_topic_wait_in_order(joint: Joint, delivery: Delivery) -> None:
     """Rows of two stored topics for one that is away, among rows of the same stored keys for one that is not."""
     place, late = joint.place, f"{joint.place.prefix}late"
 

@@ -63,7 +63,7 @@ def scraped(relaying: Relaying, page: Scraper, condition: Callable[[Samples], ob
     return found[-1]
 
 
-def test_a_scrape_shows_exactly_what_was_done(at: Place) -> None:
+def test_a_scrape_shows_exact_counts(at: Place) -> None:
     messages = [
         Message(topic=at.topic, key=f"k{n % 50}", value="x" * (n % 40), headers=[("n", str(n))]) for n in range(2000)
     ]
@@ -118,7 +118,7 @@ def test_a_scrape_shows_exactly_what_was_done(at: Place) -> None:
     assert (picture["role"], picture["state"]) == ("leading", "running")
 
 
-def test_counters_and_probes_over_a_killed_shard_and_a_lost_database(at: Place, stack: Stack, dsn: str) -> None:
+def test_counters_and_probes_survive_a_killed_shard_and_lost_database(at: Place, stack: Stack, dsn: str) -> None:
     at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100)))
     database = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
 
@@ -163,7 +163,7 @@ def test_counters_and_probes_over_a_killed_shard_and_a_lost_database(at: Place, 
         nothing_went_back(lost, page.samples())
 
 
-def test_a_second_leadership_of_a_process_counts_on_and_a_fence_is_counted_once(at: Place) -> None:
+def test_counters_continue_in_a_processs_second_leadership(at: Place) -> None:
     ledger = Ledger()
 
     def leading() -> Relaying:
@@ -187,7 +187,7 @@ def test_a_second_leadership_of_a_process_counts_on_and_a_fence_is_counted_once(
         assert page.total("thresher_takeovers_total") == 2
 
 
-def test_a_producer_that_the_broker_fences_is_counted(at: Place) -> None:
+def test_a_fenced_producer_is_counted(at: Place) -> None:
     settings = at.settings(shards=1)
     with at.relaying(shards=1) as relaying, shown(relaying.relay) as page:
         readiness(relaying, page, "relaying")
@@ -200,7 +200,7 @@ def test_a_producer_that_the_broker_fences_is_counted(at: Place) -> None:
         stranger.discard()
 
 
-def test_a_relay_that_nobody_watches_ends(at: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_whose_watch_breaks_ends(at: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with at.relaying(shards=1) as relaying:
         relaying.until(lambda: relaying.relay.role is Role.LEADING)
 
@@ -213,7 +213,7 @@ def test_a_relay_that_nobody_watches_ends(at: Place, monkeypatch: pytest.MonkeyP
     assert relaying.relay.ledger.driver()["errors.unexpected"] == 1
 
 
-def test_a_session_for_scrapes_goes_with_its_term_and_with_the_leadership(at: Place) -> None:
+def test_the_session_for_scrapes_ends_with_its_term(at: Place) -> None:
     with psycopg.connect(at.dsn) as connection:
         connection.execute(statement("outbox_dead_create", at.table))
 

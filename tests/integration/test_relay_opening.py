@@ -34,7 +34,7 @@ class Watch:
 
 
 @pytest.mark.parametrize("delivery", Delivery)
-def test_a_shard_that_waits_for_rows_has_a_transaction_open_and_an_idle_one_has_none(
+def test_a_busy_shard_opens_transactions_ahead_an_idle_does_not(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, delivery: Delivery
 ) -> None:
     at = Place(stack, dsn, topic_prefix)

@@ -86,7 +86,7 @@ WANTED = {
 SETTLING = ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp")
 
 
-def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> None:
+def test_every_statement_uses_its_index(session: psycopg.Connection[Any]) -> None:
     head = head_query(Shape.THRESHER, OUTBOX)
     bounded, by_id = bounded_query(head), head_by_id_query(Shape.THRESHER, OUTBOX)
     for each in (1, 300, 10_000):
@@ -110,7 +110,7 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
             assert plan == {PRIMARY}, (name, count)
 
 
-def test_a_sweep_goes_by_the_index_of_pending_rows(session: psycopg.Connection[Any]) -> None:
+def test_a_sweep_uses_the_index_of_pending_rows(session: psycopg.Connection[Any]) -> None:
     for head in (head_query, head_by_id_query):
         query = bounded_query(head(Shape.THRESHER, OUTBOX, marking=True, sweeping=True))
         for each in (1, 300, 10_000):
@@ -128,7 +128,7 @@ def test_marked_rows_are_looked_up_by_a_hash(session: psycopg.Connection[Any]) -
 
 
 @pytest.mark.parametrize("shards", [1, 2, 8, 64])
-def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg.Connection[Any], shards: int) -> None:
+def test_a_window_is_read_by_bitmap_without_other_shards_rows(session: psycopg.Connection[Any], shards: int) -> None:
     as_the_arrow_session(session)
     parameters = {**WANTED, "buckets": BUCKETS[::shards], "horizon": "700"}
     for in_flight in ([], list(range(10_000))):

@@ -18,7 +18,7 @@ def at(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.mark.parametrize("transforms", [(), ("tests.relay.transforms:picky",)], ids=["plain", "transformed"])
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_many_rows_from_the_future_are_found_at_once_and_the_others_go_on(
+def test_many_rows_with_future_timestamps_delay_no_others(
     at: Place, delivery: Delivery, transforms: tuple[str, ...]
 ) -> None:
     at.sql(

@@ -26,7 +26,7 @@ WAYS = {
     ("way", "delivery"),
     [("another table", Delivery.EXACTLY_ONCE), ("another content", Delivery.AT_LEAST_ONCE)],
 )
-def test_rows_that_a_replaced_table_brings_back_are_not_sent_again(
+def test_rows_of_a_replaced_table_are_not_sent_again(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, way: str, delivery: Delivery
 ) -> None:
     at = Place(stack, dsn, topic_prefix)

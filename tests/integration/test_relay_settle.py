@@ -37,7 +37,7 @@ def record(*pairs: tuple[int, int]) -> Progress:
         pytest.param([], set(), id="none"),
     ],
 )
-def test_a_row_is_settled_where_both_its_id_and_its_create_time_are_named(
+def test_a_row_is_settled_by_id_and_create_time(
     stack: Stack, dsn: str, topic_prefix: str, settling: Settling, pairs: list[tuple[int, int]], gone: set[int]
 ) -> None:
     at = Place(stack, dsn, topic_prefix)

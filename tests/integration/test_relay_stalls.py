@@ -63,9 +63,7 @@ def probed(relaying: Relaying, page: Scraper, path: str, code: int, **detail: st
     return answers[-1]
 
 
-def test_a_lock_on_a_sent_row_is_named_and_no_transaction_waits_behind_it(
-    at: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_on_a_sent_row_holds_no_transaction_open(at: Place, caplog: pytest.LogCaptureFixture) -> None:
     events: list[Event] = []
 
     def offsets() -> tuple[int, bool]:
@@ -107,7 +105,7 @@ def test_a_lock_on_a_sent_row_is_named_and_no_transaction_waits_behind_it(
     assert [message.value() for message in at.read(2)] == [b"0", b"1"]
 
 
-def test_a_transform_that_never_returns_is_seen_and_a_restart_asked_for(at: Place, tmp_path: Path) -> None:
+def test_a_transform_that_never_returns_fails_liveness(at: Place, tmp_path: Path) -> None:
     stuck = tmp_path / "stuck"
     stuck.touch()
     with (
@@ -125,7 +123,7 @@ def test_a_transform_that_never_returns_is_seen_and_a_restart_asked_for(at: Plac
         assert page.probe("/healthz")[0] == 200
 
 
-def test_a_database_that_never_answers_is_seen_and_keeps_no_stop(
+def test_a_silent_database_is_noticed_and_delays_no_stop(
     at: Place, muted: MuteProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -154,7 +152,7 @@ def test_a_database_that_never_answers_is_seen_and_keeps_no_stop(
 
 
 @pytest.mark.parametrize("end", ["request_stop", "kill"])
-def test_a_superseded_relay_ends_although_its_database_never_answers(at: Place, muted: MuteProxy, end: str) -> None:
+def test_a_superseded_relay_ends_despite_a_silent_database(at: Place, muted: MuteProxy, end: str) -> None:
     with at.relaying(shards=1, policy=QUICK, dsn=muted.dsn) as relaying:
         relaying.until(lambda: relaying.up)
         # Of all sessions, only the one that asks whether a restore took the term back.
@@ -166,7 +164,7 @@ def test_a_superseded_relay_ends_although_its_database_never_answers(at: Place, 
 
 
 @pytest.mark.parametrize("taking_over", [True, False], ids=["taking over", "leading"])
-def test_a_harvest_stops_although_its_database_never_answers(at: Place, muted: MuteProxy, taking_over: bool) -> None:
+def test_a_harvest_stops_despite_a_silent_database(at: Place, muted: MuteProxy, taking_over: bool) -> None:
     harvest = Harvest(at.settings(shards=1, dsn=muted.dsn), election=LEASE, policy=QUICK)
     if taking_over:
         muted.mute("/d")

@@ -63,7 +63,7 @@ def write(at: Place, *values: bytes, key: bytes = b"", seal: Callable[[bytes, by
     assert producer.flush(60) == 0
 
 
-def test_records_of_strangers_neither_end_a_relay_nor_remove_a_row(at: Place) -> None:
+def test_foreign_progress_records_neither_end_relays_nor_remove_rows(at: Place) -> None:
     at.stash(*numbered(at, range(50)))
     with at.relaying(shards=1) as relaying:
         relaying.until(lambda: at.pending() == 0)
@@ -88,7 +88,7 @@ def test_records_of_strangers_neither_end_a_relay_nor_remove_a_row(at: Place) ->
     assert numbers(at.read(110)) == list(range(110))
 
 
-def test_progress_without_a_seal_is_accepted_up_to_the_first_with_one(at: Place) -> None:
+def test_unsealed_progress_counts_only_before_the_first_sealed_record(at: Place) -> None:
     # An earlier version has sent these and has not settled them.
     taken_over(at.settings(shards=1))
     at.stash(*numbered(at, range(50)))
@@ -108,7 +108,7 @@ def test_progress_without_a_seal_is_accepted_up_to_the_first_with_one(at: Place)
         assert numbers(at.read(20)) == list(range(50, 70))
 
 
-def test_rows_to_another_relays_progress_are_set_aside(at: Place, other: Place) -> None:
+def test_rows_for_another_relays_progress_topic_are_dead(at: Place, other: Place) -> None:
     theirs = progress_topic(other.settings().name)
     shown = f"{at.prefix}shown.progress"
     at.admin.create_topic(shown)
@@ -127,7 +127,7 @@ def test_rows_to_another_relays_progress_are_set_aside(at: Place, other: Place) 
         assert [message.value() for message in at.read(1, shown)] == [b"the progress of a film"]
 
 
-def test_the_role_that_may_not_change_an_older_table_is_told_what_to_do(at: Place) -> None:
+def test_a_role_without_alter_privilege_gets_the_statement(at: Place) -> None:
     taken_over(at.settings(shards=1))
     at.sql("ALTER TABLE thresher_relay DROP COLUMN secret")
     at.sql("CREATE ROLE relay_role LOGIN PASSWORD 'secret'")

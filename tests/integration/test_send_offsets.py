@@ -121,7 +121,7 @@ def test_offsets_are_not_committed_without_the_records(place: Place) -> None:
     assert place.records() == [b"first"]
 
 
-def test_offsets_are_not_committed_after_the_transactions_time(place: Place) -> None:
+def test_offsets_are_not_committed_after_the_transaction_timeout(place: Place) -> None:
     producer = place.producer(SHORT)
     place.write(producer, b"never")
     place.send(producer, 5)
@@ -145,7 +145,7 @@ def test_a_fenced_producer_sends_no_offsets(place: Place) -> None:
     assert place.records() == [b"new"]
 
 
-def test_offsets_that_were_sent_are_fenced_with_the_commit(place: Place) -> None:
+def test_sent_offsets_are_fenced_with_the_commit(place: Place) -> None:
     old = place.producer()
     place.write(old, b"old")
     place.send(old, 5)
@@ -176,7 +176,7 @@ APIS = pytest.mark.parametrize("api", [Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_CO
 
 
 @APIS
-def test_an_answer_that_is_lost_leaves_the_offsets_unknown(wired: Place, proxy: KafkaProxy, api: Api) -> None:
+def test_a_lost_answer_leaves_the_offsets_unknown(wired: Place, proxy: KafkaProxy, api: Api) -> None:
     producer = wired.producer(SHORT)
     wired.write(producer, b"never")
     lost = proxy.on_answer(api, Drop(), times=1)
@@ -193,7 +193,7 @@ def test_an_answer_that_is_lost_leaves_the_offsets_unknown(wired: Place, proxy: 
 
 
 @APIS
-def test_after_an_answer_that_is_cut_off_the_offsets_are_unknown_or_the_producer_is_spent(
+def test_a_cut_off_answer_leaves_offsets_or_producer_in_doubt(
     wired: Place, proxy: KafkaProxy, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
@@ -215,7 +215,7 @@ def test_after_an_answer_that_is_cut_off_the_offsets_are_unknown_or_the_producer
     assert lost.matched == 1
 
 
-def test_offsets_that_come_late_do_not_touch_the_next_transaction(
+def test_late_offsets_do_not_touch_the_next_transaction(
     wired: Place, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = wired.producer(make=silent)

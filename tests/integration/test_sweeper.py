@@ -81,7 +81,7 @@ def marked(place: Place, mandate: Mandate, **more: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-def test_a_sweeper_leaves_what_a_dispatcher_has_locked(place: Place, by_id: bool) -> None:
+def test_a_sweeper_leaves_rows_that_a_dispatcher_has_locked(place: Place, by_id: bool) -> None:
     mandate = taken_over(place.settings(**SWEEPS))
     place.stash(*(message(place, number) for number in range(10)))
     ids = [id_ for (id_,) in place.sql("SELECT id FROM outbox ORDER BY id")]
@@ -94,7 +94,7 @@ def test_a_sweeper_leaves_what_a_dispatcher_has_locked(place: Place, by_id: bool
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-def test_a_row_that_is_stamped_meanwhile_is_not_marked(place: Place, by_id: bool) -> None:
+def test_a_row_stamped_meanwhile_is_not_marked(place: Place, by_id: bool) -> None:
     mandate = taken_over(place.settings(delivery=Delivery.AT_LEAST_ONCE, settling=Settling.STAMP))
     place.stash(*(message(place, number) for number in range(10)))
     ids = [id_ for (id_,) in place.sql("SELECT id FROM outbox ORDER BY id")]
@@ -115,7 +115,7 @@ def stashed(place: Place, number: int) -> Receipt:
     return receipt
 
 
-def test_a_dispatcher_works_beside_a_sweeper_alone(place: Place) -> None:
+def test_a_dispatcher_works_only_beside_a_sweeper(place: Place) -> None:
     others: list[dict[str, Any]] = [
         {"delivery": Delivery.AT_LEAST_ONCE, "settling": Settling.STAMP},
         {"delivery": Delivery.EXACTLY_ONCE, "settling": Settling.STAMP},
@@ -130,7 +130,7 @@ def test_a_dispatcher_works_beside_a_sweeper_alone(place: Place) -> None:
     assert place.pending() == 2
 
 
-def test_another_relay_takes_over_behind_those_that_send(place: Place) -> None:
+def test_another_relay_takes_over_after_sending_dispatchers(place: Place) -> None:
     taken_over(place.settings(**SWEEPS))
     receipt = stashed(place, 1)
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -172,7 +172,7 @@ class Settles:
 
 
 @pytest.mark.parametrize("mark", [MINE, None], ids=["at least once", "without marks"])
-def test_a_row_that_the_application_stamped_is_no_fault(place: Place, mark: uuid.UUID | None) -> None:
+def test_a_row_stamped_by_the_application_is_no_fault(place: Place, mark: uuid.UUID | None) -> None:
     place.stash(*(message(place, number) for number in range(6)))
     sent = recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
     with ExitStack() as resources:
@@ -183,7 +183,7 @@ def test_a_row_that_the_application_stamped_is_no_fault(place: Place, mark: uuid
 
 
 @pytest.mark.parametrize("dispatch", Dispatch)
-def test_a_row_that_is_gone_stays_a_fault(place: Place, dispatch: Dispatch) -> None:
+def test_a_row_that_vanished_is_a_fault(place: Place, dispatch: Dispatch) -> None:
     place.stash(*(message(place, number) for number in range(6)))
     sent = recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
     mandate = taken_over(place.settings(**{**SWEEPS, "dispatch": dispatch}))
@@ -199,7 +199,7 @@ def test_a_row_that_is_gone_stays_a_fault(place: Place, dispatch: Dispatch) -> N
 DEAD = Dead(kind=Kind.REJECTED, reason="no", attempts=1, blocking=False)
 
 
-def test_a_dead_row_that_the_application_stamped_stays(place: Place) -> None:
+def test_a_dead_row_stamped_by_the_application_stays(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(4)))
     rows = place.sql("SELECT id, create_time FROM outbox ORDER BY id")
     fates = recorded(*((*row, fate) for row, fate in zip(rows, (SENT, DEAD, SENT, DEAD), strict=True)))
@@ -212,7 +212,7 @@ def test_a_dead_row_that_the_application_stamped_stays(place: Place) -> None:
     assert place.sql("SELECT id FROM outbox ORDER BY id") == [(id_,) for id_, _ in rows[:3]]
 
 
-def test_a_dead_row_that_is_gone_is_a_fault(place: Place) -> None:
+def test_a_dead_row_that_vanished_is_a_fault(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(4)))
     rows = place.sql("SELECT id, create_time FROM outbox ORDER BY id")
     fates = recorded(*((*row, fate) for row, fate in zip(rows, (SENT, DEAD, SENT, DEAD), strict=True)))
@@ -290,7 +290,7 @@ def test_sweeper_and_dispatchers_race_and_each_row_is_sent(place: Place) -> None
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_sweeper_sets_aside_what_can_never_be_sent(place: Place) -> None:
+def test_the_sweeper_makes_unsendable_rows_dead(place: Place) -> None:
     with psycopg.connect(place.dsn) as connection:
         large = place.outbox.stash(connection, Message(topic=place.topic, key="k", value=os.urandom(999_800)))
         connection.execute("UPDATE outbox SET kafka_value = kafka_value || kafka_value")

@@ -98,7 +98,7 @@ def test_a_publication_changed_while_no_tail_ran_is_noticed(place: Places) -> No
     assert "was changed" in str(error)
 
 
-def test_rows_written_under_another_name_of_the_table_come(place: Places) -> None:
+def test_rows_written_under_another_table_name_are_published(place: Places) -> None:
     at = place()
     at.sql("ALTER TABLE outbox RENAME TO other")
     at.sql("INSERT INTO other (kafka_topic, kafka_key, kafka_value) VALUES (%s, 'k', 'renamed')", at.topic)
@@ -107,7 +107,7 @@ def test_rows_written_under_another_name_of_the_table_come(place: Places) -> Non
         assert values(at.read(1)) == [b"renamed"]
 
 
-def test_a_slot_made_anew_is_not_left(place: Places) -> None:
+def test_a_recreated_slot_prevents_leaving(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
         stash(at, "1")
@@ -121,7 +121,7 @@ def test_a_slot_made_anew_is_not_left(place: Places) -> None:
     assert at.pending() == 2
 
 
-def test_an_outbox_that_no_tail_has_read_is_not_left(place: Places) -> None:
+def test_an_outbox_that_no_tail_read_prevents_leaving(place: Places) -> None:
     at = place()
     stash(at, "1")
     at.drop_slot()
@@ -153,7 +153,7 @@ def test_rows_from_before_the_slot_are_not_deleted(place: Places) -> None:
         assert at.sql("SELECT kafka_value FROM outbox") == [(b"before",)]
 
 
-def test_rows_that_went_by_a_publication_before_any_tail_stay(place: Places) -> None:
+def test_rows_that_missed_the_publication_before_any_tail_stay(place: Places) -> None:
     at = place()
     at.sql(f"ALTER PUBLICATION {at.slot} DROP TABLE outbox")
     stash(at, "gone by")
@@ -167,7 +167,7 @@ def test_rows_that_went_by_a_publication_before_any_tail_stay(place: Places) -> 
         assert at.sql("SELECT kafka_value FROM outbox") == [(b"gone by",)]
 
 
-def test_rows_from_before_the_slot_are_not_left(place: Places) -> None:
+def test_rows_from_before_the_slot_prevent_leaving(place: Places) -> None:
     at = place()
     at.drop_slot()
     stash(at, "before")
@@ -184,7 +184,7 @@ def test_rows_from_before_the_slot_are_not_left(place: Places) -> None:
     assert switching.leave(at.settings()) == 1
 
 
-def test_trimming_keeps_up_with_what_is_published(place: Places) -> None:
+def test_trimming_keeps_up_with_publishing(place: Places) -> None:
     at = place()
     count = 60_000
     with at.tailing(keep_seconds=0.0) as tailing:
@@ -220,7 +220,7 @@ def test_leaving_reads_the_log_before_writers_wait(place: Places, monkeypatch: p
     assert writers_waited == [False, True]
 
 
-def test_a_column_that_is_missing_says_what_is_lost(place: Places) -> None:
+def test_a_missing_column_says_which_rows_are_lost(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
         tailing.until(lambda: tailing.up)
@@ -231,7 +231,7 @@ def test_a_column_that_is_missing_says_what_is_lost(place: Places) -> None:
     assert "thresher tail slot create" in str(error)
 
 
-def test_unpublished_rows_stay_whatever_their_age(place: Places) -> None:
+def test_unpublished_rows_of_any_age_stay(place: Places) -> None:
     at = place()
     with at.tailing(keep_seconds=0.0, limits={"grace_seconds": 600}) as tailing, psycopg.connect(at.dsn) as writer:
         tailing.until(lambda: tailing.up)

@@ -90,7 +90,7 @@ def test_transforms_change_rows_of_the_log(place: Places, via: Via) -> None:
     at.read(0)
 
 
-def test_what_is_rolled_back_is_not_published(place: Places) -> None:
+def test_rolled_back_rows_are_not_published(place: Places) -> None:
     at = place()
     with at.tailing(), psycopg.connect(at.dsn) as one, psycopg.connect(at.dsn) as other:
         at.outbox.stash(one, Message(topic=at.topic, key="k", value="one"))
@@ -134,7 +134,7 @@ def test_rows_by_copy_and_a_huge_transaction_are_published_whole(place: Places) 
 
 
 @pytest.mark.parametrize("via", list(Via))
-def test_bad_rows_are_set_aside_and_can_be_replayed(place: Places, via: Via) -> None:
+def test_bad_rows_become_dead_and_can_be_replayed(place: Places, via: Via) -> None:
     at = place(via=via)
     bad = Message(topic=f"{at.prefix}missing", key="k", value="bad")
     with at.tailing(limits={"grace_seconds": 0.5}) as tailing:
@@ -198,7 +198,7 @@ def test_an_idle_tail_keeps_no_log_back(place: Places) -> None:
 
 
 @pytest.mark.parametrize("via", list(Via))
-def test_a_slot_that_was_dropped_or_made_anew_ends_the_tail(place: Places, via: Via) -> None:
+def test_a_dropped_or_recreated_slot_ends_the_tail(place: Places, via: Via) -> None:
     at = place(via=via)
     with at.tailing() as tailing:
         at.stash(Message(topic=at.topic, key="k", value="1"))
@@ -225,7 +225,7 @@ def test_a_slot_that_was_dropped_or_made_anew_ends_the_tail(place: Places, via: 
         at.read(2)
 
 
-def test_a_slot_made_anew_is_noticed_in_the_first_term(place: Places) -> None:
+def test_a_recreated_slot_is_noticed_in_the_first_term(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
         at.stash(Message(topic=at.topic, key="k", value="1"))
@@ -250,7 +250,7 @@ def dropped(connection: psycopg.Connection[Any], slot: str) -> bool:
     return True
 
 
-def test_what_an_operator_adopted_survives_a_leader_that_died_early(place: Places) -> None:
+def test_an_adopted_slot_survives_a_leader_that_dies_early(place: Places) -> None:
     at = place()
     with at.tailing():
         at.stash(Message(topic=at.topic, key="k", value="1"))
@@ -273,7 +273,7 @@ def test_a_missing_publication_is_named_with_its_remedy(place: Places) -> None:
         take_tail_over(at.settings())
 
 
-def test_a_relay_and_a_tail_of_one_table_refuse_each_other(place: Places, stack: Stack, topic_prefix: str) -> None:
+def test_a_relay_and_a_tail_refuse_each_others_table(place: Places, stack: Stack, topic_prefix: str) -> None:
     at = place()
     relayed = at.relay_settings()
     with at.tailing() as tailing:
@@ -287,7 +287,7 @@ def test_a_relay_and_a_tail_of_one_table_refuse_each_other(place: Places, stack:
         take_tail_over(at.settings())
 
 
-def test_an_outbox_goes_from_a_relay_to_a_tail_and_back(place: Places) -> None:
+def test_an_outbox_moves_from_relay_to_tail_and_back(place: Places) -> None:
     at = place()
     relayed = at.relay_settings()
     numbers = iter(range(1000))
@@ -341,7 +341,7 @@ def test_published_rows_are_deleted_after_their_time(place: Places) -> None:
         tailing.until(lambda: at.pending() == 0)
 
 
-def test_a_worker_that_is_killed_is_succeeded(place: Places) -> None:
+def test_a_killed_worker_is_replaced(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
         for n in range(3):

@@ -50,7 +50,7 @@ def await_redelivered(topics: QueueTopics, count: int) -> dict[bytes, Any]:
     return {record.payload: record for record in found}
 
 
-def test_what_was_not_ended_comes_back_once_with_its_past(topics: QueueTopics) -> None:
+def test_a_message_without_an_end_is_redelivered_once(topics: QueueTopics) -> None:
     write(
         topics,
         start(1, 300, headers=(("h", b"v"), ("none", None)), delivery_count=4, enqueued_at_ms=77),
@@ -76,7 +76,7 @@ def test_what_was_not_ended_comes_back_once_with_its_past(topics: QueueTopics) -
     assert {marker.message_id for marker in ends} >= {MessageId(0, 1), MessageId(0, 2), MessageId(0, 4)}
 
 
-def test_applications_get_what_was_given_back_delayed_and_rejected_and_nothing_else(topics: QueueTopics) -> None:
+def test_only_nacked_delayed_and_rejected_messages_come_again(topics: QueueTopics) -> None:
     with tracked(topics), QueueService(topics.config) as service:
         queue = service.queue("orders")
         producer, consumer = queue.producer(), queue.consumer()
@@ -141,7 +141,7 @@ def test_dead_letters_are_put_back_as_new_or_dropped(topics: QueueTopics) -> Non
     assert (record.payload, record.delivery_count, record.origin_id) == (b"1", 1, MessageId(0, 1))
 
 
-def test_a_letter_that_was_put_back_is_not_again_though_an_open_transaction_hides_that(topics: QueueTopics) -> None:
+def test_a_replayed_letter_is_not_replayed_again(topics: QueueTopics) -> None:
     dead = topics.config.dead_topic
     write(topics, start(1, 60_000), keep_alive(1, 0, reject_reason="no"))
     with tracked(topics):
@@ -161,7 +161,7 @@ def test_a_letter_that_was_put_back_is_not_again_though_an_open_transaction_hide
     assert len(redelivered(topics)) == 1
 
 
-def test_a_message_that_its_queue_refuses_is_a_dead_letter_and_the_others_go_on(topics: QueueTopics) -> None:
+def test_a_refused_message_becomes_a_dead_letter_alone(topics: QueueTopics) -> None:
     topics.configure(topics.config.message_topic, max_message_bytes="20000")
     # What cannot be compressed: the broker judges what is sent.
     large = random.Random(5).randbytes(60_000)
@@ -174,7 +174,7 @@ def test_a_message_that_its_queue_refuses_is_a_dead_letter_and_the_others_go_on(
     assert "the queue's topic refuses the message" in letter.reason
 
 
-def test_bad_markers_stop_nobody(topics: QueueTopics) -> None:
+def test_malformed_markers_stop_no_redelivery(topics: QueueTopics) -> None:
     write(topics, b"no marker", start(1, 200), b"", end(99), keep_alive(98, 5))
     with tracked(topics) as tracker:
         await_redelivered(topics, 1)
@@ -205,7 +205,7 @@ def test_the_newest_of_two_trackers_has_the_partitions(topics: QueueTopics) -> N
             older.wait(PATIENCE_SECONDS)
 
 
-def test_the_offset_follows_what_is_needed(topics: QueueTopics) -> None:
+def test_the_committed_offset_follows_messages_in_progress(topics: QueueTopics) -> None:
     config = topics.config
     partition = murmur2_partition(b"orders", 2)
 
@@ -233,7 +233,7 @@ def test_the_offset_follows_what_is_needed(topics: QueueTopics) -> None:
         ("dead_topic", {"cleanup_policy": "delete"}, "set it to compact"),
     ],
 )
-def test_topics_that_could_lose_something_are_refused(
+def test_topics_that_could_lose_messages_are_refused(
     topics: QueueTopics, which: str, settings: dict[str, str], why: str
 ) -> None:
     topic = getattr(topics.config, which)
@@ -253,7 +253,7 @@ def test_a_missing_topic_is_named(topics: QueueTopics) -> None:
     assert "make it with 'thresher queue init'" in str(error)
 
 
-def test_markers_that_are_gone_end_it_unless_they_are_given_up(topics: QueueTopics) -> None:
+def test_lost_markers_end_the_tracker_unless_accepted(topics: QueueTopics) -> None:
     partition = murmur2_partition(b"orders", 2)
     write(topics, start(1, 3_600_000))
     with tracked(topics):
@@ -270,7 +270,7 @@ def test_markers_that_are_gone_end_it_unless_they_are_given_up(topics: QueueTopi
         await_redelivered(topics, 1)
 
 
-def test_a_shard_whose_memory_is_full_ends_it(topics: QueueTopics) -> None:
+def test_a_shard_with_full_memory_ends_the_tracker(topics: QueueTopics) -> None:
     payload = bytes(1_000_000)
     write(topics, *(start(number, 3_600_000, value=payload) for number in range(190)))
     error = ended_by(topics, memory_mb=256)

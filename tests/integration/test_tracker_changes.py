@@ -96,7 +96,7 @@ def test_many_queues_share_few_marker_partitions(topics: QueueTopics) -> None:
     assert len(starts) == len(queues), "a queue's markers are in one partition"
 
 
-def test_a_message_that_is_processed_for_longer_than_markers_are_kept_is_not_forgotten(topics: QueueTopics) -> None:
+def test_a_message_in_progress_survives_marker_retention(topics: QueueTopics) -> None:
     partition = murmur2_partition(b"orders", MARKER_PARTITIONS)
     topics.configure(topics.config.marker_topic, retention_ms="2000")
     with tracked(topics) as tracker:
@@ -119,7 +119,7 @@ def test_a_message_that_is_processed_for_longer_than_markers_are_kept_is_not_for
         assert {record.delivery_count for record in redelivered(topics)} == {2}
 
 
-def test_a_message_whose_record_is_gone_comes_again_with_its_content(topics: QueueTopics) -> None:
+def test_a_message_whose_record_expired_is_redelivered_whole(topics: QueueTopics) -> None:
     with tracked(topics), QueueService(topics.config) as service:
         payload = random.Random(3).randbytes(10_000)
         service.queue("orders").producer().send(payload, {"h": "v"})
@@ -154,7 +154,7 @@ def test_partitions_and_shards_change_while_messages_are_in_progress(topics: Que
             eventually(lambda: figure(tracker, "in_progress") == 0, PATIENCE_SECONDS)
 
 
-def test_many_messages_for_a_topic_that_takes_small_batches_are_redelivered(topics: QueueTopics) -> None:
+def test_many_messages_are_redelivered_in_small_batches(topics: QueueTopics) -> None:
     topics.configure(topics.config.message_topic, max_message_bytes="20000")
     content = random.Random(9)
     payloads = {content.randbytes(9_000) for _ in range(60)}
@@ -165,7 +165,7 @@ def test_many_messages_for_a_topic_that_takes_small_batches_are_redelivered(topi
         assert dead_letters(topics.config) == []
 
 
-def test_a_topic_that_changes_under_a_leader_ends_it(topics: QueueTopics) -> None:
+def test_a_topic_changed_under_a_leader_ends_the_tracker(topics: QueueTopics) -> None:
     given = topics.config.model_dump(by_alias=True, exclude_unset=True)
     term = TrackerWorkload(tracker_configured(given).settings).take_over("term", lambda: True)
     assert term is not None
@@ -185,7 +185,7 @@ def test_a_topic_that_changes_under_a_leader_ends_it(topics: QueueTopics) -> Non
         eventually(refused, PATIENCE_SECONDS)
 
 
-def test_a_topic_of_something_else_is_refused_before_it_is_claimed(topics: QueueTopics) -> None:
+def test_a_foreign_topic_is_refused_before_it_is_claimed(topics: QueueTopics) -> None:
     write(topics, *(b'{"order": %d}' % number for number in range(20)))
     error = ended_by(topics)
     assert isinstance(error, TopicsUnsuitable)
@@ -194,7 +194,7 @@ def test_a_topic_of_something_else_is_refused_before_it_is_claimed(topics: Queue
     assert tracked_to(topics) == {}
 
 
-def test_a_topic_that_is_ours_stays_ours_whatever_is_written_to_it(topics: QueueTopics) -> None:
+def test_a_claimed_marker_topic_survives_foreign_records(topics: QueueTopics) -> None:
     with tracked(topics):
         pass
     write(topics, *(b'{"order": %d}' % number for number in range(20)), start(1, 200))

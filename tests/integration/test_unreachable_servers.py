@@ -128,7 +128,7 @@ def test_a_standby_becomes_ready_without_a_query(place: Place) -> None:
     assert all(set(messages) <= {"p", "X"} for messages in probes), probes
 
 
-def test_a_leader_whose_database_hangs_is_not_ready_and_leads_again(place: Place) -> None:
+def test_a_leader_with_a_hanging_database_is_not_ready(place: Place) -> None:
     with line_to(place.dsn) as line:
         # Nobody else is there.
         harvest = made(place, StagedLeadership(Ballot()), dsn=through(line, place.dsn))
@@ -147,7 +147,7 @@ def test_a_leader_whose_database_hangs_is_not_ready_and_leads_again(place: Place
             assert page.total("thresher_takeovers_total") >= 2
 
 
-def test_a_leader_by_lease_whose_database_hangs_is_not_ready(place: Place) -> None:
+def test_a_lease_holder_with_a_hanging_database_is_not_ready(place: Place) -> None:
     with line_to(place.dsn) as line:
         harvest = made(place, ElectionSettings(), dsn=through(line, place.dsn))
         with shown(harvest) as page, harvest:
@@ -160,7 +160,7 @@ def test_a_leader_by_lease_whose_database_hangs_is_not_ready(place: Place) -> No
 
 
 @pytest.mark.parametrize(("lost", "election"), [("broker", ElectionKind.LEASE), ("database", ElectionKind.NELI)])
-def test_a_leader_that_alone_misses_a_server_lets_another_lead(
+def test_a_leader_that_alone_lost_a_server_steps_down(
     place: Place, proxy: KafkaProxy, lost: str, election: ElectionKind
 ) -> None:
     # Nobody loses an election by being slow.

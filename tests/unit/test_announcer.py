@@ -6,7 +6,7 @@ from thresher.service.events.announcer import Announcer
 from thresher.service.events.event import Event, LeaderRevoked, MeterRead
 
 
-def test_a_handler_that_fails_harms_nothing_but_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_disturbs_no_other_handler(caplog: pytest.LogCaptureFixture) -> None:
     announcer = Announcer("events")
     told: list[Event] = []
 

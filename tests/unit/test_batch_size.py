@@ -37,13 +37,13 @@ def test_a_batch_neither_slow_nor_quick_and_full_changes_nothing(rows: int, seco
     assert size.rows == 1_000
 
 
-def test_batches_grow_also_where_windows_give_a_little_less() -> None:
+def test_batches_grow_although_windows_are_not_quite_full() -> None:
     size = sized()
     size.learn(950, 0.1, 1.0)
     assert size.rows == 4_000
 
 
-def test_no_more_is_read_than_the_most() -> None:
+def test_a_batch_never_exceeds_the_most() -> None:
     size = sized(most_rows=5)
     size.learn(5, 1.1, 1.0)
     assert size.rows <= 5

@@ -76,7 +76,7 @@ def test_rows_are_the_same_by_columns_and_one_by_one(given_rows: list[Any], star
         )
 
 
-def test_rows_of_unequal_numbers_of_names_and_values_are_not_sendable() -> None:
+def test_unequal_numbers_of_header_names_and_values_are_unsendable() -> None:
     def stored(names: list[str], values: list[bytes]) -> tuple[Any, ...]:
         return (1, NOON, "t", b"k", b"v", names, values, None, None)
 
@@ -94,7 +94,7 @@ def bundle() -> ColumnRows:
     return found
 
 
-def test_a_part_of_rows_is_such_rows_again(bundle: ColumnRows) -> None:
+def test_a_slice_of_rows_keeps_their_values(bundle: ColumnRows) -> None:
     part = bundle[1:]
     assert isinstance(part, ColumnRows)
     assert list(part) == list(bundle)[1:]

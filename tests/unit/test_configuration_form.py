@@ -65,7 +65,7 @@ def lamp(path: Path | None = None, **environment: str) -> Completed[LampForm]:
     return load(LampForm, path, {}, environment, warn=lambda _: None)
 
 
-def test_flags_go_before_environment_and_environment_before_file(tmp_path: Path) -> None:
+def test_flags_override_environment_and_environment_overrides_file(tmp_path: Path) -> None:
     path = tmp_path / "lamp.yaml"
     path.write_text(
         "address: file/hunter2\ncolour: blue\nblinks: 2\nrooms: hall\n"
@@ -128,7 +128,7 @@ def test_one_report_names_every_problem_and_no_secret(tmp_path: Path) -> None:
         lamp(path)
 
 
-def test_its_command_has_a_flag_for_every_key() -> None:
+def test_a_forms_command_has_a_flag_for_every_key() -> None:
     given: dict[str, Any] = {}
     app = typer.Typer()
     app.command("other")(lambda: None)
@@ -167,7 +167,7 @@ def test_the_help_of_flags_is_made_from_the_declaration() -> None:
     }
 
 
-def test_its_table_is_made_from_the_declaration() -> None:
+def test_the_table_of_keys_is_made_from_the_declaration() -> None:
     table = table_of(LampForm).splitlines()
     assert table[0] == "| key | meaning | values | default |"
     assert table[2].startswith(
@@ -232,7 +232,7 @@ def test_a_secret_of_a_wrong_type_is_not_repeated() -> None:
         load(LampForm, None, {"address": ["lamp/hunter2"]}, {})
 
 
-def test_a_section_that_is_none_is_refused_beside_the_environment(tmp_path: Path) -> None:
+def test_a_malformed_section_is_refused_despite_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "lamp.yaml"
     path.write_text("address: lamp/x\nclient: nonsense\n")
     with pytest.raises(ConfigurationInvalid, match=r"client: properties with their values are needed$"):

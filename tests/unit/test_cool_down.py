@@ -3,7 +3,7 @@
 from thresher.service.cool_down import CoolDown
 
 
-def test_each_cool_down_is_twice_as_long_up_to_a_minute() -> None:
+def test_each_cool_down_doubles_up_to_a_minute() -> None:
     cool_down, now, lengths = CoolDown(), 100.0, []
     assert cool_down.over(now)
     for _ in range(8):

@@ -20,7 +20,7 @@ def said(state: str, join_state: str) -> str:
     return json.dumps({"cgrp": {"state": state, "join_state": join_state}})
 
 
-def test_one_that_has_not_joined_says_so_until_it_has() -> None:
+def test_a_member_reports_that_it_has_not_joined_yet() -> None:
     now = [0.0]
     membership = Membership("g", lambda: now[0])
     assert [membership.trouble] == [JOINING]
@@ -45,13 +45,13 @@ def test_a_rebalance_is_no_trouble_and_a_lost_coordinator_is() -> None:
     assert membership.trouble is None
 
 
-def test_statistics_of_a_client_without_a_group_are_taken() -> None:
+def test_statistics_of_a_client_without_a_group_are_accepted() -> None:
     membership = Membership("g", lambda: 0.0)
     membership.told("{}")
     assert membership.trouble is not None
 
 
-def test_a_client_that_finds_no_broker_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_a_broker_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     # As if the broker had gone just then.
     monkeypatch.setattr(Neli, "_require_topic", lambda _: True)
     neli = Neli(topic="t", group="g", kafka={"bootstrap.servers": "127.0.0.1:1"})
@@ -102,7 +102,7 @@ class Consumer:
     def incremental_unassign(self, _: list[TopicPartition]) -> None: ...
 
 
-def test_a_refusal_is_over_with_the_leadership_that_met_it() -> None:
+def test_a_refusal_ends_with_its_leadership() -> None:
     made: list[Consumer] = []
 
     def make(properties: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from thresher.spark.driver.snapshot import EngineState
 from thresher.spark.pipeline import Pipeline, Step
 
 
-def test_a_thread_that_hangs_owes_an_answer_until_it_goes_on() -> None:
+def test_a_hanging_thread_owes_an_answer_until_it_resumes() -> None:
     engine = Engine(Pipeline(name="p", shards=1, steps=(Step(function="functions:read"),)))
     assert engine.silent_seconds() == 0.0
     # Its loop alone: no Spark is needed for it.

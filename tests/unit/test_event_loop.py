@@ -14,7 +14,7 @@ class Interrupted(selectors.DefaultSelector):
         return super().select(timeout) if timeout == 0.0 else []
 
 
-def test_what_arrived_during_a_pause_is_heard_before_time_is_acted_on(monkeypatch: Any) -> None:
+def test_messages_from_a_pause_are_read_before_timeouts(monkeypatch: Any) -> None:
     monkeypatch.setattr(selectors, "DefaultSelector", Interrupted)
     heard: list[bytes] = []
     looks: list[int] = []

@@ -187,7 +187,7 @@ def blocking(effects: Iterable[Effect]) -> set[int]:
 # Recovery
 
 
-def test_recovery_fences_then_looks_then_settles_and_only_then_takes() -> None:
+def test_recovery_fences_then_reads_then_settles_then_takes() -> None:
     run = Run()
     done = run.until(Take)
     assert kinds(done) == [*CLAIMED, ReadProgress, Settle, AwaitSettled, Recovered]
@@ -195,7 +195,7 @@ def test_recovery_fences_then_looks_then_settles_and_only_then_takes() -> None:
     assert ReadProgress(whole=False) in done
 
 
-def test_another_incarnation_has_the_whole_horizon_settled_oldest_first() -> None:
+def test_a_new_incarnation_settles_the_whole_horizon_oldest_first() -> None:
     run = Run().on(ReadControl, lambda _: control(incarnation="2"))
     run.on(ReadProgress, lambda effect: [record(5), record(6), record(7)] if effect.whole else [record(7)])
     done = run.until(Take)
@@ -203,7 +203,7 @@ def test_another_incarnation_has_the_whole_horizon_settled_oldest_first() -> Non
     assert kinds(done)[-2:] == [AwaitSettled, Recovered]
 
 
-def test_an_empty_partition_gets_our_name_before_anything_is_taken() -> None:
+def test_an_empty_partition_gets_our_progress_before_rows_are_taken() -> None:
     run = Run().on(ReadProgress, lambda _: [])
     done = run.until(Take)
     assert kinds(done)[-4:] == [Begin, WriteProgress, Commit, Recovered]
@@ -214,7 +214,7 @@ def test_an_empty_partition_gets_our_name_before_anything_is_taken() -> None:
 
 
 @pytest.mark.parametrize("found", [control(term="later"), control(outbox_id="theirs"), None])
-def test_whoever_is_superseded_before_init_fences_nobody(found: Control | None) -> None:
+def test_an_attempt_superseded_before_init_fences_nobody(found: Control | None) -> None:
     run = Run().on(ReadControl, lambda _: found)
     with pytest.raises(Superseded):
         run.until(Take)
@@ -222,7 +222,7 @@ def test_whoever_is_superseded_before_init_fences_nobody(found: Control | None) 
 
 
 @pytest.mark.parametrize("found", [control(term="later"), control(outbox_id="theirs"), None])
-def test_whoever_is_superseded_after_init_leaves_and_never_inits_again(found: Control | None) -> None:
+def test_an_attempt_superseded_after_init_never_inits_again(found: Control | None) -> None:
     looks = iter([control(), found])
     run = Run().on(ReadControl, lambda _: next(looks))
     with pytest.raises(Superseded):
@@ -250,7 +250,7 @@ def test_another_outboxs_progress_within_the_horizon_is_refused_too() -> None:
 # A transaction
 
 
-def test_a_transaction_is_flushed_then_noted_then_committed_once_the_one_before_is_settled() -> None:
+def test_a_transaction_commits_after_its_predecessor_is_settled() -> None:
     done = Run().carry(row(1), row(2))
     assert kinds(done) == [Survey, Begin, Produce, Flush, WriteProgress, AwaitSettled, Commit, Settle]
     (note,) = notes(done)
@@ -263,30 +263,30 @@ def test_numbers_go_up_by_one_from_the_last_record() -> None:
     assert [notes(run.carry(row(id_)))[0].number for id_ in (1, 2, 3)] == [8, 9, 10]
 
 
-def test_nothing_is_produced_before_its_topic_was_looked_at() -> None:
+def test_no_record_is_produced_before_its_topics_check() -> None:
     done = Run().carry(row(1, topic="a"), row(2, topic="b"))
     assert done[0] == Survey(frozenset({"a", "b"}))
     assert kinds(done).index(Produce) > 0
 
 
-def test_rows_that_are_filtered_or_dead_are_noted_without_a_look_at_any_topic() -> None:
+def test_filtered_and_dead_rows_need_no_topic_check() -> None:
     done = Run().carry(row(1, plan=FILTERED), row(2, plan=dead(Kind.MALFORMED, "bad")))
     assert Survey not in kinds(done)
     assert fates(done) == {1: Filtered, 2: Kind.MALFORMED}
 
 
-def test_an_empty_lot_opens_nothing() -> None:
+def test_an_empty_batch_opens_no_transaction() -> None:
     assert Run().carry() == []
 
 
-def test_progress_that_would_not_fit_is_split_into_records_that_do() -> None:
+def test_progress_too_large_for_a_record_is_split() -> None:
     done = Run(progress_bytes=4_096 + 40).carry(*(row(id_) for id_ in range(1, 6)))
     assert [list(note.ids) for note in notes(done)] == [[1, 2], [3, 4], [5]]
     assert [note.number for note in notes(done)] == [8, 9, 10]
     assert DiscardReadAhead not in kinds(done)
 
 
-def test_stopping_waits_for_what_was_begun() -> None:
+def test_stopping_waits_for_begun_transactions() -> None:
     run = Run()
     run.carry(row(1))
     run.seen.append(run.due)
@@ -298,7 +298,7 @@ def test_stopping_waits_for_what_was_begun() -> None:
         run.step()
 
 
-def test_a_transaction_behind_a_settling_that_hangs_is_abandoned_and_its_rows_are_read_anew() -> None:
+def test_a_transaction_behind_a_hanging_settling_is_abandoned() -> None:
     run = Run().on(AwaitSettled, lambda effect: effect.within_seconds is None)
     done = run.carry(row(1))
     given_up = [Survey, Begin, Produce, Flush, WriteProgress, AwaitSettled, Abandon, AwaitSettled]
@@ -314,7 +314,7 @@ def test_a_transaction_behind_a_settling_that_hangs_is_abandoned_and_its_rows_ar
 # Rejection
 
 
-def test_after_a_rejection_everything_is_as_at_the_start_and_read_anew() -> None:
+def test_a_rejection_starts_over_and_reads_again() -> None:
     done = Run().flushes([REFUSED]).carry(row(1), row(2))
     recovery = [*CLAIMED, ReadProgress, Settle, AwaitSettled]
     begun = [Survey, Begin, Produce, Flush, ReportRejected]
@@ -322,7 +322,7 @@ def test_after_a_rejection_everything_is_as_at_the_start_and_read_anew() -> None
     assert done[4] == ReportRejected(frozenset({"t"}), 2, "no")
 
 
-def test_whoever_is_superseded_when_it_starts_over_leaves() -> None:
+def test_an_attempt_superseded_while_starting_over_leaves() -> None:
     run = Run().flushes([REFUSED])
     run.until(Take)
     run.on(ReadControl, lambda _: control(term="later"))
@@ -331,7 +331,7 @@ def test_whoever_is_superseded_when_it_starts_over_leaves() -> None:
     assert kinds(run.seen)[-3:] == [Flush, ReportRejected, ReadControl]
 
 
-def test_a_rejection_that_names_nobody_is_halved_until_one_is_alone() -> None:
+def test_a_rejection_without_a_name_is_found_by_halving() -> None:
     done = Run().refuses(3).work_off(*(row(id_, key=None) for id_ in range(1, 6)))
     assert fates(done) == {1: Sent, 2: Sent, 3: Kind.REJECTED, 4: Sent, 5: Sent}
     assert list(fates(done)) == [1, 2, 3, 4, 5], "the order stays"
@@ -342,14 +342,14 @@ def test_several_poison_rows_are_each_found() -> None:
     assert fates(done) == {id_: Kind.REJECTED if id_ in {1, 4, 5} else Sent for id_ in range(1, 7)}
 
 
-def test_a_poison_row_is_found_while_rows_keep_arriving_before_and_behind_it() -> None:
+def test_a_poison_row_is_found_among_arriving_rows() -> None:
     run = Run().refuses(1)
     for arrival in range(100, 160, 2):
         run.carry(row(arrival, key=None), row(1, key=None), row(arrival + 1, key=None))
     assert fates(run.seen)[1] is Kind.REJECTED
 
 
-def test_poison_rows_of_batches_that_are_read_in_turns_are_each_found() -> None:
+def test_poison_rows_of_alternating_batches_are_each_found() -> None:
     # Reads do not always begin with the same rows: each batch's rejection must not make the other's forgotten.
     run = Run().refuses(2, 12)
     batches = [[row(id_, key=None) for id_ in range(first, first + 6)] for first in (1, 11)]
@@ -362,13 +362,13 @@ def test_poison_rows_of_batches_that_are_read_in_turns_are_each_found() -> None:
     assert fates(run.seen) == {**dict.fromkeys([*range(1, 7), *range(11, 17)], Sent), **dead}
 
 
-def test_a_row_alone_among_filtered_ones_is_known_to_be_the_poison() -> None:
+def test_a_row_alone_among_filtered_ones_is_the_poison() -> None:
     done = Run().flushes([REFUSED]).work_off(row(1, plan=FILTERED), row(2), row(3, plan=FILTERED))
     assert fates(done) == {1: Filtered, 2: Kind.REJECTED, 3: Filtered}
     assert kinds(done).count(Begin) == 2
 
 
-def test_a_row_that_is_named_goes_dead_at_the_next_try_and_the_others_go_on() -> None:
+def test_a_named_row_is_dead_at_the_next_try() -> None:
     named = Fault(kind=Kind.TOO_LARGE, why="too large", place=1)
     done = Run().flushes([named]).work_off(row(1), row(2), row(3))
     assert fates(done) == {1: Sent, 2: Kind.TOO_LARGE, 3: Sent}
@@ -377,7 +377,7 @@ def test_a_row_that_is_named_goes_dead_at_the_next_try_and_the_others_go_on() ->
     assert note.fates[1] == Dead(Kind.TOO_LARGE, "too large", attempts=1, blocking=False)
 
 
-def test_a_sentence_is_not_for_another_row_that_comes_back_under_the_same_id() -> None:
+def test_a_fault_does_not_apply_to_a_reused_id() -> None:
     run = Run().flushes([Fault(kind=Kind.TOO_LARGE, why="too large", place=0)])
     run.carry(row(1))
     assert fates(run.carry(row(1)._replace(create_time=11))) == {1: Sent}
@@ -400,7 +400,7 @@ def test_a_row_waits_for_its_partition_with_its_key_alone() -> None:
     assert Lift("t") in done
 
 
-def test_a_row_whose_partition_does_not_come_is_set_aside_after_the_grace() -> None:
+def test_a_row_without_its_partition_is_dead_after_grace() -> None:
     run = Run(grace_seconds=60)
     for run.now in (0.0, 30.0, 59.0):
         assert fates(run.carry(row(2, partition=3), row(3))) == {}
@@ -411,7 +411,7 @@ def test_a_row_whose_partition_does_not_come_is_set_aside_after_the_grace() -> N
     assert Lift("t") in done
 
 
-def test_a_thousand_waiting_rows_have_their_topic_held() -> None:
+def test_a_thousand_waiting_rows_hold_their_topic() -> None:
     run = Run(grace_seconds=60)
     done = run.carry(*(row(id_, key=None, partition=3) for id_ in range(1, 1_002)), row(2_000), row(2_001, topic="u"))
     assert fates(done) == {2_001: Sent}
@@ -424,7 +424,7 @@ def merged(id_: int, partition: int = -1) -> Row:
     return row(id_, topic=f"stored {id_}", plan=Record("t", b"v", b"k", partition, 0, None))
 
 
-def test_rows_with_the_sent_key_of_one_that_waits_join_it() -> None:
+def test_rows_with_a_waiting_rows_sent_key_wait_too() -> None:
     run = Run(grace_seconds=60, merging=True)
     done = run.carry(merged(1, partition=3), merged(2), row(3, topic="u"))
     assert fates(done) == {3: Sent}
@@ -441,7 +441,7 @@ def test_rows_with_the_sent_key_of_one_that_waits_join_it() -> None:
     assert fates(run.work_off(merged(1, partition=3), merged(2), merged(4))) == {1: Sent, 2: Sent, 4: Sent}
 
 
-def test_rows_behind_one_that_is_set_aside_are_read_again_at_once() -> None:
+def test_rows_behind_a_dead_row_are_read_at_once() -> None:
     run = Run(grace_seconds=60, merging=True)
     for run.now in (0.0, 30.0, 59.0):
         assert fates(run.carry(merged(1, partition=3), merged(2))) == {}
@@ -452,7 +452,7 @@ def test_rows_behind_one_that_is_set_aside_are_read_again_at_once() -> None:
     assert fates(run.carry(merged(1, partition=3), merged(2))) == {1: Kind.NO_PARTITION, 2: Sent}
 
 
-def test_rows_of_a_topic_that_is_back_are_read_again_whatever_the_first_of_them_waits_for() -> None:
+def test_rows_of_a_restored_topic_are_read_again() -> None:
     run = Run(grace_seconds=600, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     assert fates(run.carry(merged(1, partition=9), row(2, topic="t", key=b"other"))) == {}
     run.now = 5.0
@@ -461,13 +461,13 @@ def test_rows_of_a_topic_that_is_back_are_read_again_whatever_the_first_of_them_
     assert fates(run.carry(merged(1, partition=9), row(2, topic="t", key=b"other"))) == {2: Sent}
 
 
-def test_rows_behind_one_that_is_left_out_by_now_are_read_again() -> None:
+def test_rows_behind_a_filtered_row_are_read_again() -> None:
     run = Run(grace_seconds=600, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     assert fates(run.carry(merged(1), merged(2))) == {}
     assert Release() in run.carry(merged(1)._replace(plan=FILTERED))
 
 
-def test_where_no_more_rows_can_be_left_out_the_shard_rests() -> None:
+def test_a_shard_pauses_when_too_many_rows_wait() -> None:
     run = Run(grace_seconds=60, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     (hold,) = [effect for effect in run.carry(*map(merged, range(1, MOST_ROWS))) if isinstance(effect, Hold)]
     assert (len(hold.rows), len(hold.behind), hold.resting) == (1, MOST_ROWS - 2, False)
@@ -477,7 +477,7 @@ def test_where_no_more_rows_can_be_left_out_the_shard_rests() -> None:
     assert hold.why.startswith("it is not there; too many rows wait")
 
 
-def test_rows_whose_partition_has_come_go_together() -> None:
+def test_rows_whose_partition_appeared_are_sent_together() -> None:
     run = Run(grace_seconds=60)
     rows = [row(id_, key=None, partition=3) for id_ in range(1, 6)]
     assert fates(run.carry(*rows)) == {}
@@ -488,7 +488,7 @@ def test_rows_whose_partition_has_come_go_together() -> None:
     assert Lift("t") in done
 
 
-def test_a_topic_that_does_not_answer_is_tried_again_only_when_the_lane_that_it_blocked_has_ended() -> None:
+def test_a_silent_topic_is_retried_after_its_lane_ended() -> None:
     silent = Fault(kind=None, why="no answer from u/0", topic="u")
     run = Run().flushes([silent])
     run.on(Init, lambda effect: Blocked("u does not answer") if effect.lane == 0 else None)
@@ -519,7 +519,7 @@ def timed(id_: int, key: bytes = b"k") -> Row:
     return row(id_, key=key, plan=Record("t", b"v", key, -1, 5, None))
 
 
-def test_a_row_whose_own_time_is_refused_is_tried_again_until_the_grace_is_over() -> None:
+def test_a_row_with_a_refused_timestamp_is_retried_during_grace() -> None:
     run = Run(grace_seconds=60).on(Flush, lambda _: [TOO_EARLY] if 1 in run.flushed() else [])
     rows = [timed(1), row(2), row(3, key=b"other")]
     done = run.work_off(*rows)
@@ -535,7 +535,7 @@ def test_a_row_whose_own_time_is_refused_is_tried_again_until_the_grace_is_over(
     assert Lift("t") in run.seen
 
 
-def test_a_row_whose_own_time_is_taken_later_is_sent_before_its_followers() -> None:
+def test_a_timestamp_accepted_later_keeps_its_rows_order() -> None:
     run = Run(grace_seconds=60).on(Flush, lambda _: [TOO_EARLY] if run.now < 10 and 1 in run.flushed() else [])
     run.work_off(timed(1), row(2))
     run.now = 20.0
@@ -543,7 +543,7 @@ def test_a_row_whose_own_time_is_taken_later_is_sent_before_its_followers() -> N
 
 
 @pytest.mark.parametrize("merging", [False, True])
-def test_many_rows_whose_own_time_is_refused_keep_nobody_else_waiting(merging: bool) -> None:
+def test_many_rows_with_refused_timestamps_delay_no_others(merging: bool) -> None:
     late = set(range(1, 13))
     rows = [timed(id_, key=b"%d" % id_) for id_ in sorted(late)]
     run = Run(grace_seconds=60, merging=merging)
@@ -573,7 +573,7 @@ def test_many_rows_whose_own_time_is_refused_keep_nobody_else_waiting(merging: b
     assert kinds(run.seen).count(ReportRejected) == before, "no last try of each"
 
 
-def test_silence_of_a_topic_holds_it_and_condemns_nothing() -> None:
+def test_a_silent_topic_is_held_and_no_row_dies() -> None:
     silent = Fault(kind=None, why="partition 0 of t does not answer", topic="t")
     run = Run(grace_seconds=1).flushes([silent])
     run.carry(row(1), row(2, topic="u"))
@@ -590,7 +590,7 @@ def test_silence_of_a_topic_holds_it_and_condemns_nothing() -> None:
 # Topics
 
 
-def test_rows_of_a_missing_topic_are_held_back_and_the_others_sent() -> None:
+def test_rows_of_a_missing_topic_are_held_alone() -> None:
     run = Run()
     run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
     done = run.carry(row(1), row(2, topic="u"), row(3))
@@ -601,7 +601,7 @@ def test_rows_of_a_missing_topic_are_held_back_and_the_others_sent() -> None:
     assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "what went back is not overtaken"
 
 
-def test_a_topic_that_stays_missing_is_condemned_after_the_grace_and_not_before() -> None:
+def test_rows_of_a_missing_topic_die_only_after_grace() -> None:
     run = Run(grace_seconds=60).standing(MISSING)
     for run.now in (100.0, 159.9):
         assert fates(run.carry(row(1))) == {}
@@ -611,7 +611,7 @@ def test_a_topic_that_stays_missing_is_condemned_after_the_grace_and_not_before(
     assert "for 60 s" in notes(done)[0].fates[0].reason  # type: ignore[union-attr]
 
 
-def test_rows_of_a_topic_that_nobody_knows_about_wait_and_are_never_condemned_for_that() -> None:
+def test_rows_of_a_topic_without_a_leader_never_die() -> None:
     run = Run(grace_seconds=60)
     for run.now in (100.0, 150.0, 200.0):
         run.on(
@@ -625,7 +625,7 @@ def test_rows_of_a_topic_that_nobody_knows_about_wait_and_are_never_condemned_fo
     assert fates(run.standing(MISSING).carry(row(1))) == {}, "its grace begins now"
 
 
-def test_a_topic_that_comes_back_is_lifted_and_its_next_absence_gets_the_whole_grace() -> None:
+def test_a_topic_that_comes_back_gets_a_new_grace() -> None:
     run = Run(grace_seconds=60).standing(MISSING)
     run.carry(row(1))
     run.now = 59.0
@@ -649,7 +649,7 @@ def denying(**rules: Any) -> Run:
     return run.on(Flush, answer)
 
 
-def test_a_topic_that_refuses_records_is_held_and_the_others_are_sent() -> None:
+def test_a_topic_that_refuses_records_is_held_alone() -> None:
     run = denying()
     assert Hold not in kinds(run.carry(row(1), row(2, topic="u")))
     done = run.carry(row(1), row(2, topic="u"))
@@ -658,7 +658,7 @@ def test_a_topic_that_refuses_records_is_held_and_the_others_are_sent() -> None:
     assert kinds(done)[-1] is DiscardReadAhead
 
 
-def test_a_topic_that_is_there_and_keeps_refusing_records_is_condemned_after_the_grace() -> None:
+def test_rows_of_a_refusing_topic_die_after_grace() -> None:
     run = denying(grace_seconds=60)
     for run.now in (0.0, 0.5, 30.0, 30.5, 59.0):
         assert fates(run.carry(row(1))) == {}
@@ -666,7 +666,7 @@ def test_a_topic_that_is_there_and_keeps_refusing_records_is_condemned_after_the
     assert fates(run.work_off(row(1))) == {1: Kind.NOT_AUTHORISED}
 
 
-def test_a_topic_that_refuses_records_is_held_however_long_starting_over_takes() -> None:
+def test_a_refusing_topic_stays_held_during_slow_restarts() -> None:
     run = denying()
 
     def slowly(_: Init) -> None:
@@ -677,7 +677,7 @@ def test_a_topic_that_refuses_records_is_held_however_long_starting_over_takes()
     assert fates(done) == {2: Sent}
 
 
-def test_a_topic_that_refused_records_is_lifted_when_it_takes_some() -> None:
+def test_a_refusing_topic_is_lifted_by_a_delivery() -> None:
     run = Run().flushes([Fault(kind=Kind.NOT_AUTHORISED, why="not ours", topic="t")])
     run.carry(row(1))
     run.now = 5.0
@@ -686,7 +686,7 @@ def test_a_topic_that_refused_records_is_lifted_when_it_takes_some() -> None:
     assert Lift("t") in done
 
 
-def test_a_held_topic_holds_all_rows_that_were_stored_for_it_wherever_a_transform_sent_them() -> None:
+def test_a_held_topic_holds_transformed_rows_stored_for_it() -> None:
     elsewhere = Record("u", b"v", b"k", -1, 0, None)
     run = Run()
     run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
@@ -698,7 +698,7 @@ def test_a_held_topic_holds_all_rows_that_were_stored_for_it_wherever_a_transfor
 # Policies
 
 
-def test_block_key_leaves_followers_out_and_reads_anew() -> None:
+def test_block_key_leaves_followers_out_and_reads_again() -> None:
     named = Fault(kind=Kind.REJECTED, why="no", place=0)
     rows = [row(1), row(2), row(3, key=b"other"), row(4, topic="u")]
     done = Run(poison=Poison.BLOCK_KEY).flushes([named]).work_off(*rows)
@@ -708,7 +708,7 @@ def test_block_key_leaves_followers_out_and_reads_anew() -> None:
     assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead]
 
 
-def test_block_key_reaches_followers_in_later_records_of_the_lot() -> None:
+def test_block_key_reaches_followers_in_later_records_of_the_batch() -> None:
     rules: dict[str, Any] = {"poison": Poison.BLOCK_KEY, "progress_bytes": 4_096 + 200}
     rows = [row(1, plan=dead(Kind.MALFORMED, "bad")), *(row(id_, key=b"o") for id_ in range(2, 20)), row(20)]
     done = Run(**rules).carry(*rows)
@@ -717,7 +717,7 @@ def test_block_key_reaches_followers_in_later_records_of_the_lot() -> None:
     assert set(range(1, 20)) <= set(fates(done))
 
 
-def test_block_key_follows_a_row_that_was_found_by_halving() -> None:
+def test_block_key_applies_to_a_row_found_by_halving() -> None:
     done = Run(poison=Poison.BLOCK_KEY).refuses(2).work_off(*(row(id_) for id_ in range(1, 6)))
     assert fates(done) == {1: Sent, 2: Kind.REJECTED}
     assert kinds(done)[-1] is DiscardReadAhead
@@ -730,14 +730,14 @@ def test_block_key_blocks_nothing_for_a_row_without_a_key() -> None:
     assert DiscardReadAhead not in kinds(done)
 
 
-def test_dead_letter_lets_followers_go_on() -> None:
+def test_dead_letter_lets_followers_be_sent() -> None:
     done = Run().carry(row(1, plan=dead(Kind.MALFORMED, "bad")), row(2))
     assert fates(done) == {1: Kind.MALFORMED, 2: Sent}
     assert DiscardReadAhead not in kinds(done)
 
 
 @pytest.mark.parametrize("poison", [row(2, plan=dead(Kind.MALFORMED, "bad")), row(2, partition=9)])
-def test_halt_opens_nothing(poison: Row) -> None:
+def test_halt_opens_no_transaction(poison: Row) -> None:
     run = Run(poison=Poison.HALT, grace_seconds=0)
     with pytest.raises(Halted, match="row 2"):
         run.carry(row(1), poison)
@@ -759,7 +759,7 @@ def test_halt_ends_the_rejected_transaction() -> None:
     assert Init in done[done.index(Flush) :]
 
 
-def test_rows_that_wait_for_a_transform_go_back_and_are_not_overtaken() -> None:
+def test_rows_that_wait_for_a_transform_are_not_overtaken() -> None:
     run = Run()
     run.carry(row(1))
     run.until(Take)

@@ -78,7 +78,7 @@ def stopped(harvest: Harvest, error: BaseException, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("error", [DatabaseRefused("rows could not be removed"), RuntimeError("a bug")])
-def test_what_somebody_has_to_act_on_is_told_also_by_one_that_is_being_stopped(
+def test_a_stopping_harvest_raises_errors_that_need_a_person(
     harvest: Harvest, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(type(error), match=str(error)):
@@ -87,7 +87,7 @@ def test_what_somebody_has_to_act_on_is_told_also_by_one_that_is_being_stopped(
 
 
 @pytest.mark.parametrize("error", [DatabaseLost("lost"), Superseded("taken over"), StopForced("no time left")])
-def test_what_the_next_start_or_a_successor_mends_does_not_spoil_a_stop(
+def test_a_recoverable_error_does_not_fail_a_stop(
     harvest: Harvest, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stopped(harvest, error, monkeypatch) is State.STOPPED

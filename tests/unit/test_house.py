@@ -60,6 +60,6 @@ def test_no_module_is_too_long() -> None:
 @pytest.mark.parametrize(
     ("most", "what"), [(METHODS, methods), (ATTRIBUTES, attributes)], ids=["methods", "attributes"]
 )
-def test_no_class_has_too_many(most: int, what: object) -> None:
+def test_no_class_has_too_many_attributes_or_methods(most: int, what: object) -> None:
     assert callable(what)
     assert {name: len(what(node)) for name, node in classes() if len(what(node)) > most} == {}

@@ -25,7 +25,7 @@ def record(*headers: tuple[str, bytes | None]) -> InboxRecord:
     return InboxRecord(topic="t", partition=1, offset=2, key=None, value=b"v", headers=headers)
 
 
-def test_a_record_is_known_by_its_header_or_by_its_place() -> None:
+def test_a_record_is_identified_by_header_or_offset() -> None:
     assert id_of(record(("a", b"b"), (EVENT_ID, b"m1"))) == "m1"
     assert id_of(record(), from_place=True) == "t/1/2"
     for without in (record(), record((EVENT_ID, None)), record((EVENT_ID, b""))):
@@ -33,13 +33,13 @@ def test_a_record_is_known_by_its_header_or_by_its_place() -> None:
             id_of(without)
 
 
-def test_ids_that_look_alike_when_they_are_escaped_are_two() -> None:
+def test_ids_that_look_alike_when_escaped_stay_distinct() -> None:
     assert id_of(record((EVENT_ID, b"\xff"))) != id_of(record((EVENT_ID, b"\\xff")))
     assert id_of(record((EVENT_ID, b"\0"))) != id_of(record((EVENT_ID, b"\\x00")))
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"a\0b", b"x" * 300, "ä".encode()])
-def test_any_id_can_be_stored_and_is_told_from_others(value: bytes) -> None:
+def test_any_id_can_be_stored_and_stays_distinct(value: bytes) -> None:
     found = id_of(record((EVENT_ID, value)))
     assert 0 < len(found) <= 255
     assert "\0" not in found
@@ -129,7 +129,7 @@ class FirstTimes:
             yield True
 
 
-def test_a_database_that_is_away_is_waited_for_and_no_record_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_database_is_awaited_without_dead_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LEAST_REST_SECONDS", 0.001)
     set_aside: list[object] = []
     monkeypatch.setattr(module, "set_aside", lambda *given, **_: set_aside.append(given))
@@ -183,7 +183,7 @@ def _closing(connection: Any, _: object) -> None:
         (_closing, "RuntimeError: the handler closed the connection, or caught the error of its loss"),
     ],
 )
-def test_whatever_a_handler_does_instead_of_its_work_is_its_failure(
+def test_an_error_or_misuse_in_a_handler_is_its_failure(
     monkeypatch: pytest.MonkeyPatch, handle: Any, reason: str
 ) -> None:
     consumer = Consumer(Gone(0))
@@ -192,7 +192,7 @@ def test_whatever_a_handler_does_instead_of_its_work_is_its_failure(
     assert consumer.committed == [[1]]
 
 
-def test_a_handler_that_would_have_to_be_awaited_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_async_handler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def handle(*_: object) -> None:
         pass
 
@@ -217,7 +217,7 @@ def test_a_connection_with_an_open_transaction_is_refused() -> None:
     assert (consumer.committed, consumer.sought) == ([], [0])
 
 
-def test_whatever_ends_it_the_consumer_stands_before_what_was_not_processed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_ends_positioned_at_the_first_unprocessed_record(monkeypatch: pytest.MonkeyPatch) -> None:
     handled: list[int] = []
     consumer = Consumer(Gone(0), Gone(1), Gone(2), Gone(3))
     stops = iter([False, False, False, True, False, False])
@@ -233,7 +233,7 @@ def test_whatever_ends_it_the_consumer_stands_before_what_was_not_processed(monk
     assert (broken.committed, broken.sought) == ([], [5])
 
 
-def test_nothing_is_passed_over_that_was_not_processed_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_skips_no_unprocessed_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LEAST_REST_SECONDS", 0.001)
     tries: list[int] = []
 
@@ -246,7 +246,7 @@ def test_nothing_is_passed_over_that_was_not_processed_when_it_is_stopped(monkey
     assert (done.processed, consumer.committed) == (0, [])
 
 
-def test_what_the_client_tells_by_the_way_ends_nothing_and_a_refusal_does() -> None:
+def test_only_permanent_client_errors_end_the_consumer() -> None:
     consumer = Consumer(Gone(0, KafkaError(KafkaError._PARTITION_EOF)))
     consume(consumer, lambda: cast("Any", None), lambda *_: None, stop=lambda: consumer.empty)
     refused = Consumer(Gone(0, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
@@ -279,7 +279,7 @@ class Nameless(Gone):
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 
-def test_a_record_whose_headers_cannot_be_read_is_one_without_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_with_unreadable_headers_has_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecordWithoutId):
         _run(monkeypatch, Consumer(Nameless(0)), lambda *_: None)
     done, _ = _run(monkeypatch, Consumer(Nameless(0)), lambda *_: None, id_from_place=True)

@@ -68,7 +68,7 @@ class Term:
         return True
 
 
-def test_late_events_of_one_engine_are_not_those_of_the_next_term(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_events_of_an_engine_do_not_reach_later_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leading, "Engine", Engine)
     monkeypatch.setattr(Engine, "made", [], raising=False)
     terms: list[Term] = []

@@ -53,7 +53,7 @@ class Stopped(Stuck):
 
 
 @pytest.mark.parametrize("end", [Leading.request_stop, Leading.kill, Leading.abandon])
-def test_a_superseded_leadership_ends_although_its_database_hangs(end: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superseded_leadership_ends_despite_a_hanging_database(end: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Event()
 
     class Hanging(Term):

@@ -22,7 +22,7 @@ def answer(clock: MarkerClock, *asked_at: float) -> None:
         clock.caught_up(each)
 
 
-def test_before_the_first_mark_timestamps_alone_count() -> None:
+def test_only_timestamps_count_before_the_first_mark() -> None:
     clock = MarkerClock()
     assert clock.now_ms == 0
     assert clock.marker(1_000_000, 50.0) == 1_000_000
@@ -31,7 +31,7 @@ def test_before_the_first_mark_timestamps_alone_count() -> None:
     assert clock.marker(1_000_000 + HOUR_MS, 52.0) == 1_000_000 + HOUR_MS, "history is read faster than it passed"
 
 
-def test_at_the_end_monotonic_time_counts_up_to_the_question() -> None:
+def test_monotonic_time_counts_up_to_the_last_answered_question() -> None:
     clock = anchored()
     answer(clock, 50.5)
     assert clock.now_ms == 1_000_500
@@ -39,7 +39,7 @@ def test_at_the_end_monotonic_time_counts_up_to_the_question() -> None:
     assert clock.now_ms == 1_001_000
 
 
-def test_what_was_not_read_stops_the_clock_until_it_was() -> None:
+def test_unread_markers_stop_the_clock() -> None:
     clock = anchored()
     for asked_at in (51.0, 52.0, 53.0):
         clock.heard(asked_at)
@@ -49,7 +49,7 @@ def test_what_was_not_read_stops_the_clock_until_it_was() -> None:
     assert clock.resumed_ms == 1_000_000, "an open hand-off is no silence"
 
 
-def test_a_silent_broker_stops_the_clock_and_markers_have_to_be_shown_to_work_again() -> None:
+def test_a_silent_broker_stops_the_clock_until_a_mark() -> None:
     clock = anchored()
     answer(clock, 50.5)
     back = 50.5 + SILENT_SECONDS + 100
@@ -73,13 +73,13 @@ def test_no_time_is_counted_twice() -> None:
     assert clock.now_ms == 1_000_500, "an older question"
 
 
-def test_it_never_goes_back_and_goes_on_from_where_it_is() -> None:
+def test_the_clock_never_goes_back() -> None:
     clock = anchored()
     assert clock.marker(1_000_000 - HOUR_MS, 50.1) == 1_000_000
     assert clock.marker(1_000_000 - HOUR_MS + 1_000, 51.1) == 1_001_000
 
 
-def test_a_jump_forward_is_capped_in_all() -> None:
+def test_jumps_forward_are_capped_in_total() -> None:
     clock = anchored()
     assert clock.marker(1_000_000 + HOUR_MS, 50.1) == 1_000_100 + SLACK_MS
     assert clock.marker(1_000_100 + HOUR_MS, 50.2) == 1_000_200 + SLACK_MS
@@ -103,7 +103,7 @@ def test_the_grace_after_a_start_begins_with_the_first_mark() -> None:
     assert clock.resumed_ms == 1_000_000 + HOUR_MS
 
 
-def test_monotonic_time_may_be_told_to_wait_for_markers() -> None:
+def test_monotonic_time_can_be_delayed_by_configuration() -> None:
     clock = anchored(use_now_after_seconds=2.0)
     answer(clock, 51.0, 52.0)
     assert clock.now_ms == 1_000_000
@@ -117,7 +117,7 @@ def test_small_steps_add_up() -> None:
     assert abs(clock.now_ms - 1_033_300) <= 1
 
 
-def test_time_before_a_timestamp_that_goes_back_counts_for_nothing_that_comes_after() -> None:
+def test_time_before_a_backward_timestamp_is_not_counted_later() -> None:
     clock = anchored()
     answer(clock, 50.5)
     began = clock.marker(1_000_000 - HOUR_MS, 52.0)

@@ -74,7 +74,7 @@ def test_an_end_of_the_original_is_read() -> None:
     assert decode(content) == Marker(type=END, message_id=ID)
 
 
-def test_absent_fields_have_their_defaults() -> None:
+def test_missing_fields_get_their_defaults() -> None:
     content = written_by_the_original("message_id { }")
     assert content == b"\x1a\x00"
     assert decode(content) == Marker(type=START, message_id=MessageId(0, 0))
@@ -119,7 +119,7 @@ def test_the_original_reads_our_end() -> None:
     ]
 
 
-def test_the_original_redelivers_what_we_reject_at_once() -> None:
+def test_kafka_mq_go_redelivers_a_rejected_message_at_once() -> None:
     lines = read_by_the_original(encode(Marker(type=KEEPALIVE, message_id=ID, reject_reason="no")))
     assert lines[0] == "type: KEEPALIVE"
     assert not any(line.startswith("redeliver_after_ms") for line in lines), "absent is 0: it redelivers at once"
@@ -203,7 +203,7 @@ def test_fields_that_we_do_not_know_are_skipped() -> None:
         assert decode(encode(marker) + unknown) == marker
 
 
-def test_a_reason_that_is_no_text_is_still_written() -> None:
+def test_a_reason_that_is_not_utf8_is_written() -> None:
     content = encode(Marker(type=KEEPALIVE, message_id=ID, reject_reason="half \ud800"))
     assert decode(content).reject_reason == "half ?"
 

@@ -72,7 +72,7 @@ class Scene:
         self.thread._turn(cast("Any", self.recording), self.intake)
 
 
-def test_no_more_messages_are_started_than_may_be_in_progress() -> None:
+def test_started_messages_stay_within_the_limit_in_progress() -> None:
     for in_progress in range(MOST_IN_PROGRESS + 1):
         scene = Scene(in_progress)
         scene.turn()

@@ -47,7 +47,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     return Run(marking=request.param)
 
 
-def test_rows_of_another_topic_do_not_overtake_those_that_were_held(run: Run) -> None:
+def test_rows_of_another_topic_do_not_overtake_held_rows(run: Run) -> None:
     run.world.broker.topics["x"] = "missing"
     run.write("a", b"k", REROUTED)
     assert run.go_on() == []
@@ -57,20 +57,20 @@ def test_rows_of_another_topic_do_not_overtake_those_that_were_held(run: Run) ->
     assert run.go_on() == [0, 1]
 
 
-def test_the_others_go_on_while_a_topic_is_away(run: Run) -> None:
+def test_other_rows_are_sent_while_a_topic_is_missing(run: Run) -> None:
     run.world.broker.topics["x"] = "missing"
     run.write("a", b"k", REROUTED)
     run.write("b", b"k", GOOD)
     assert run.go_on() == [1]
 
 
-def test_rows_that_get_one_key_are_sent_by_id(run: Run) -> None:
+def test_rows_with_merged_keys_are_sent_by_id(run: Run) -> None:
     for number in range(8):
         run.write("a", b"kl"[number % 2 : number % 2 + 1], MERGED)
     assert run.go_on() == list(range(8))
 
 
-def test_an_unseen_row_of_a_topic_whose_rows_wait_is_not_overtaken(run: Run) -> None:
+def test_an_unread_row_of_a_waiting_topic_is_not_overtaken(run: Run) -> None:
     """What a stored topic's rows are sent to differs: that one of them waits says nothing about the next."""
     run.world.broker.topics["x"] = "missing"
     run.write("a", b"k", REROUTED)
@@ -84,7 +84,7 @@ def row(id_: int, topic: str = "x", key: bytes | None = b"k") -> Row:
     return Row(id_, 0, "t", b"stored", Record(topic, b"", key, -1, 0, None))
 
 
-def test_a_row_joins_those_of_its_topic_and_key_until_the_first_is_due() -> None:
+def test_rows_join_their_waiting_key_until_the_first_is_due() -> None:
     withheld = Withheld()
     assert withheld.leave_out([LeftOut(row(1), "it is away", 10.0)]) == ({1: 0}, {})
     assert withheld.why(("x", b"k"), 9.0) == "it is away"
@@ -94,7 +94,7 @@ def test_a_row_joins_those_of_its_topic_and_key_until_the_first_is_due() -> None
     assert withheld.why(("x", b"k"), 10.0) is None
 
 
-def test_a_row_overtakes_only_those_of_its_own_topic_and_key() -> None:
+def test_a_row_overtakes_only_rows_of_its_topic_and_key() -> None:
     withheld = Withheld()
     withheld.leave_out([LeftOut(row(1), "", 1.0), LeftOut(row(2, key=None), "", 1.0)])
     assert not withheld.overtaken_by([row(3, key=b"l"), row(4, topic="y"), row(5, key=None)])
@@ -103,7 +103,7 @@ def test_a_row_overtakes_only_those_of_its_own_topic_and_key() -> None:
     assert not withheld.overtaken_by([row(6)])
 
 
-def test_there_is_room_for_so_many_rows_and_one_that_went_its_way_makes_room() -> None:
+def test_withheld_rows_are_bounded_and_a_sent_row_frees_room() -> None:
     withheld = Withheld(most_rows=2)
     rows = [LeftOut(row(id_, key=None), "", 1.0) for id_ in range(3)]
     assert withheld.leave_out(rows) == ({0: 0, 1: 0}, {})
@@ -114,7 +114,7 @@ def test_there_is_room_for_so_many_rows_and_one_that_went_its_way_makes_room() -
     assert withheld.leave_out(rows[2:]) == ({2: 0}, {})
 
 
-def test_of_the_rows_that_wait_for_a_topic_or_behind_another_one_alone_is_looked_at_again_soon() -> None:
+def test_only_the_first_of_several_waiting_rows_is_retried_soon() -> None:
     withheld = Withheld()
     waiting = [LeftOut(row(id_, key=b"%d" % id_), "", 1.0, "x") for id_ in range(3)]
     waiting += [LeftOut(row(id_, topic="y"), "", 1.0) for id_ in range(3, 6)]

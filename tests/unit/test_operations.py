@@ -58,7 +58,7 @@ EXPRESSIONS = [*dashboard(), *(rule["expr"] for rule in rules())]
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_asks_for_what_exists(expression: str) -> None:
+def test_every_expression_uses_existing_metrics(expression: str) -> None:
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)", "", expression)
     names = set(re.findall(r"[A-Za-z_]\w*", bare)) - _WORDS
     metrics = {name for name in names if name.startswith("thresher_")}
@@ -75,7 +75,7 @@ def test_an_expression_asks_for_what_exists(expression: str) -> None:
         assert counted == bool(re.search(rf"(rate|increase)\({metric}\b", expression)), expression
 
 
-def test_the_dashboard_has_room_for_all_that_matters() -> None:
+def test_the_dashboard_shows_every_important_metric() -> None:
     shown = {family_of(name).name for each in EXPRESSIONS for name in re.findall(r"thresher_\w+", each)}
     # Figures for other figures' sake, and those of a guarantee that not everybody uses.
     aside = {
@@ -191,7 +191,7 @@ def test_a_pod_is_probed_where_the_relay_answers(name: str) -> None:
     assert container["args"][:2] == ["run", "--config"]
 
 
-def test_a_relay_by_itself_is_asked_whether_it_is_ready_and_a_sidecar_is_not() -> None:
+def test_only_a_standalone_relay_has_a_readiness_probe() -> None:
     _, _, alone = relay_container("deployment.yaml")
     assert alone["readinessProbe"]["httpGet"]["path"] == "/readyz"
     _, pod, beside = relay_container("sidecar.yaml")
@@ -214,7 +214,7 @@ def tracker_expressions() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("expression", [*tracker_expressions()])
-def test_an_expression_about_a_tracker_asks_for_what_exists(expression: str) -> None:
+def test_every_expression_about_a_tracker_uses_existing_metrics(expression: str) -> None:
     for metric in re.findall(r"thresher_\w+", expression):
         family = OF_TRACKER[metric]
         assert (family.kind is MetricKind.COUNTER) == bool(re.search(rf"(rate|increase)\({metric}\b", expression))

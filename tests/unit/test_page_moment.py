@@ -22,7 +22,7 @@ __all__ = ["calls"]
     ],
     ids=["metrics", "status"],
 )
-def test_a_page_shows_the_role_that_its_process_has_after_the_wait(
+def test_a_page_shows_the_role_after_its_wait(
     calls: socket.socket,
     monkeypatch: pytest.MonkeyPatch,
     ask: Any,

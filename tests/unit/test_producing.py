@@ -57,7 +57,7 @@ def producer() -> tuple[TransactionalProducer, Client]:
 @given(st.lists(st.sampled_from([GOOD, GOOD, FULL, REFUSED, ODD])), st.integers(1, 3))
 @example([REFUSED, ODD], 1)
 @example([GOOD, FULL], 2)
-def test_columns_fare_as_single_records_do(kinds: list[int], at_once: int) -> None:
+def test_columns_are_produced_like_single_records(kinds: list[int], at_once: int) -> None:
     records = [
         (f"topic-{number}", bytes([kind, number]), b"key", number % 3 - 1, 0, [("name", b"value")])
         for number, kind in enumerate(kinds)

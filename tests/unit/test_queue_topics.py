@@ -62,7 +62,7 @@ def test_topics_made_by_init_have_no_problem() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_could_lose_a_message_is_a_problem(topic: str, name: str, value: str, remedy: str) -> None:
+def test_a_topic_that_could_lose_messages_is_a_problem(topic: str, name: str, value: str, remedy: str) -> None:
     ((told, why),) = [each for each in problems((topic, name, value)) if each[0] == topic]
     assert told == topic
     assert why.startswith(f"{name} is {value}: ")
@@ -75,7 +75,7 @@ def test_fewer_partitions_than_asked_for_are_a_problem() -> None:
     assert problems(partitions=2, asked=2) == problems(partitions=2, asked=1) == problems(partitions=2) == []
 
 
-def test_a_message_topic_without_its_configuration_is_judged_by_what_the_broker_says() -> None:
+def test_a_message_topic_is_judged_by_the_brokers_defaults() -> None:
     bare: dict[str, Any] = {
         name: FoundTopic(partitions=1, config=DEFAULTS) for name in ("m", "t", "t.queues", "m.dead")
     }

@@ -53,7 +53,7 @@ def verdict(held: Held, told: Told) -> QueueVerdict:
     return QueueVerdict.of(judge(held, told, redelivery_ms=REDELIVERY_MS))
 
 
-def test_a_promise_that_was_kept_is_called_good() -> None:
+def test_a_kept_promise_passes() -> None:
     assert verdict(HELD, TOLD).examples == {}
     assert verdict(HELD, TOLD).ok
 

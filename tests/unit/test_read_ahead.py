@@ -97,7 +97,7 @@ def test_a_batch_is_current_until_rows_go_back(ahead: ReadAhead, head: Played) -
     assert not ahead.is_current(made)
 
 
-def test_a_few_rows_stay_as_they_are_in_the_order_of_their_ids(head: Played) -> None:
+def test_a_few_rows_keep_the_order_of_their_ids(head: Played) -> None:
     for ahead in started(head, most_rows=2):
         head.answers.put(FewRows(stored(3, 1)))
         batch = ahead.take(PATIENCE)
@@ -113,7 +113,7 @@ def test_a_few_rows_are_split_into_batches_too(grown: ReadAhead, head: Played) -
     assert [taken(grown) for _ in range(2)] == [[1, 2], [5]]
 
 
-def test_an_id_that_came_back_stays_in_flight(ahead: ReadAhead, head: Played) -> None:
+def test_a_reused_id_stays_in_flight(ahead: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(1)
     taken(ahead)
@@ -127,7 +127,7 @@ def test_an_id_that_came_back_stays_in_flight(ahead: ReadAhead, head: Played) ->
     assert head.next_read()[1] == {1}
 
 
-def test_nothing_within_the_time_is_none(ahead: ReadAhead) -> None:
+def test_a_take_that_times_out_returns_none(ahead: ReadAhead) -> None:
     assert ahead.take(0.0) is None
 
 
@@ -167,14 +167,14 @@ def grown(head: Played) -> Iterator[ReadAhead]:
     yield from started(head, most_rows=2)
 
 
-def test_a_read_that_gives_more_is_several_batches_the_oldest_rows_first(grown: ReadAhead, head: Played) -> None:
+def test_a_large_read_becomes_several_batches_oldest_first(grown: ReadAhead, head: Played) -> None:
     assert head.next_read()[0] == 2
     # As a head gives them: one bucket after another, each by id.
     head.find(2, 5, 7, 1, 3)
     assert [taken(grown) for _ in range(3)] == [[1, 2], [3, 5], [7]]
 
 
-def test_nothing_is_read_while_many_batches_are_left_or_in_flight(grown: ReadAhead, head: Played) -> None:
+def test_nothing_is_read_while_many_batches_wait(grown: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(*range(2_004))
     lots = [taken(grown) for _ in range(1_000)]
@@ -206,7 +206,7 @@ def test_batches_that_may_grow_are_read_one_at_a_time(ahead: ReadAhead, head: Pl
     assert head.next_read()[0] == 1_000
 
 
-def test_rows_to_be_marked_are_read_one_batch_at_a_time(head: Played) -> None:
+def test_rows_to_mark_are_read_one_batch_at_once(head: Played) -> None:
     for ahead in started(head, most_rows=2, window_rows=4):
         assert head.next_read()[0] == 2
         head.find(1, 2)
@@ -233,7 +233,7 @@ def test_discarding_forgets_a_read_that_is_under_way(ahead: ReadAhead, head: Pla
     assert taken(ahead) == [5]
 
 
-def test_discarding_forgets_what_is_in_flight(ahead: ReadAhead, head: Played) -> None:
+def test_discarding_forgets_rows_in_flight(ahead: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(1)
     taken(ahead)
@@ -243,7 +243,7 @@ def test_discarding_forgets_what_is_in_flight(ahead: ReadAhead, head: Played) ->
     assert head.next_read()[1] == set()
 
 
-def test_an_error_is_raised_where_a_batch_is_taken_every_time(ahead: ReadAhead, head: Played) -> None:
+def test_an_error_is_raised_by_every_later_take(ahead: ReadAhead, head: Played) -> None:
     head.answers.put(RuntimeError("the database hung up"))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="hung up"):
@@ -274,7 +274,7 @@ def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, mo
         assert head.next_read()[2] == expected
 
 
-def test_one_long_look_is_no_reason_to_look_less_often_and_two_are(
+def test_only_two_slow_reads_make_reading_less_frequent(
     ahead: ReadAhead, head: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -291,7 +291,7 @@ def test_one_long_look_is_no_reason_to_look_less_often_and_two_are(
         assert waits.get(timeout=PATIENCE) == pytest.approx(waited)
 
 
-def test_with_two_batches_in_flight_nothing_is_read_until_one_is_settled(ahead: ReadAhead, head: Played) -> None:
+def test_two_batches_in_flight_stop_reading(ahead: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(*range(1_000))
     taken(ahead)
@@ -315,17 +315,17 @@ def test_two_batches_in_flight_that_go_back_are_read_again(ahead: ReadAhead, hea
     assert head.next_read()[1] == set()
 
 
-def test_a_shard_in_use_looks_as_often_as_it_is_told() -> None:
+def test_a_busy_shard_polls_at_its_configured_interval() -> None:
     assert pause(0.0, 0.4, 0.001) == 0.001
 
 
-def test_the_longer_nothing_has_come_the_less_often_it_looks_down_to_a_fiftieth() -> None:
+def test_an_idle_shard_polls_up_to_fifty_times_slower() -> None:
     assert pause(0.0, 2.5, 0.001) == pytest.approx(0.005)
     assert pause(0.0, 3600.0, 0.001) == pytest.approx(0.05)
     assert pause(0.0, 3600.0, 2.0) == 7.2
 
 
-def test_after_a_long_look_it_waits_ten_times_as_long_up_to_a_second() -> None:
+def test_a_slow_read_is_followed_by_a_longer_wait() -> None:
     assert pause(0.05, 0.0, 0.001) == pytest.approx(0.5)
     assert pause(5.0, 0.0, 0.001) == 1.0
 
@@ -365,7 +365,7 @@ def test_discarding_forgets_batches_that_are_being_converted(head: Played) -> No
         assert list(batch.rows.ids) == [3]
 
 
-def test_what_is_held_is_left_out_of_reads_for_a_while_or_until_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_rows_are_left_out_of_reads_until_released(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("thresher.delivery.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
     ahead = ReadAhead(Ahead(most_rows=10))

@@ -30,6 +30,6 @@ class Read:
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), ()),
     ],
 )
-def test_headers_are_pairs_whatever_was_written(given: Any, expected: Any) -> None:
+def test_headers_are_pairs_for_any_record(given: Any, expected: Any) -> None:
     message: Any = Read(given)
     assert headers_of(message) == expected

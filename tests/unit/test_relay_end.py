@@ -69,7 +69,7 @@ class Term(RelayTerm):
 
 
 @pytest.mark.parametrize("superseded", [True, False])
-def test_who_was_superseded_must_not_be_started_again_although_its_spark_was_lost(
+def test_a_superseded_relay_ends_as_superseded_despite_lost_spark(
     superseded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look() -> None:
@@ -90,7 +90,7 @@ def test_who_was_superseded_must_not_be_started_again_although_its_spark_was_los
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_a_watch_that_outlives_its_leadership_blames_nothing(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_outlives_its_leadership_reports_nothing(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     looking, go_on = threading.Event(), threading.Event()
 
     def look() -> None:

@@ -30,7 +30,7 @@ def broken() -> dict[str, Any]:
     raise LookupError("no such thing")
 
 
-def test_a_page_says_its_code_and_its_kind(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_has_status_code_and_content_type(caplog: pytest.LogCaptureFixture) -> None:
     pages: dict[str, Page] = {
         "/plain": lambda: {"a": 1},
         "/text": lambda: Answer(kind="text/plain; version=0.0.4", content=b"x 1\n"),
@@ -53,7 +53,7 @@ def test_a_page_says_its_code_and_its_kind(caplog: pytest.LogCaptureFixture) -> 
         assert (code, "/plain" in json.loads(body)["error"]) == (404, True)
 
 
-def test_a_probe_that_leaves_during_its_answer_prints_nothing(
+def test_a_probe_that_disconnects_early_prints_nothing(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     before = threading.active_count()
@@ -72,7 +72,7 @@ def test_a_probe_that_leaves_during_its_answer_prints_nothing(
     assert not caplog.records
 
 
-def test_a_request_that_breaks_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def unwritable() -> Answer:
         return Answer(content={"set": {1, 2}})
 

@@ -111,19 +111,19 @@ def scene() -> Iterator[Scene]:
     made.producer.close(0.0)
 
 
-def test_a_full_queue_is_not_waited_for_unless_that_is_asked(scene: Scene) -> None:
+def test_a_full_queue_is_awaited_only_on_request(scene: Scene) -> None:
     scene.clients[0].refusing = BufferError()
     with pytest.raises(BrokerLost, match="queue is full"):
         scene.producer.produce("t", b"v", b"k", lambda *_: None, wait=False)
 
 
-def test_an_ack_that_finds_a_full_queue_is_told_so(scene: Scene) -> None:
+def test_an_ack_at_a_full_queue_raises(scene: Scene) -> None:
     scene.clients[0].refusing = BufferError()
     with pytest.raises(MarkerUnknown, match="the message is redelivered"):
         scene.markers.settle(b"q", 0, END)
 
 
-def test_a_keep_alive_that_finds_a_full_queue_is_answered(scene: Scene) -> None:
+def test_a_keep_alive_at_a_full_queue_is_reported(scene: Scene) -> None:
     scene.clients[0].refusing = BufferError()
     scene.markers.keep_alive(b"q", 0, ALIVE, scene.note)
     assert scene.answers != [None]
@@ -132,7 +132,7 @@ def test_a_keep_alive_that_finds_a_full_queue_is_answered(scene: Scene) -> None:
 # Clients that are replaced
 
 
-def test_an_end_that_a_failed_producer_still_had_is_queued_again(scene: Scene) -> None:
+def test_an_end_of_a_failed_client_is_queued_again(scene: Scene) -> None:
     scene.markers.settle(b"q", 0, END, scene.note)
     (end,) = scene.values()
     scene.replace()
@@ -155,7 +155,7 @@ def test_an_end_is_queued_again_while_the_producer_is_closed(scene: Scene) -> No
     assert scene.answers == [None, None]
 
 
-def test_a_keep_alive_that_a_failed_producer_still_had_is_not(scene: Scene) -> None:
+def test_a_failed_clients_keep_alive_is_not_queued_again(scene: Scene) -> None:
     # An End may be queued already, and nothing follows an End.
     scene.markers.keep_alive(b"q", 0, ALIVE, scene.note)
     scene.replace()
@@ -163,14 +163,14 @@ def test_a_keep_alive_that_a_failed_producer_still_had_is_not(scene: Scene) -> N
     assert scene.values() == [b"other"]
 
 
-def test_an_end_that_was_refused_is_not_queued_again(scene: Scene) -> None:
+def test_a_refused_end_is_not_queued_again(scene: Scene) -> None:
     scene.markers.settle(b"q", 0, END, scene.note)
     scene.clients[0].answer(TIMED_OUT)
     assert scene.answered() == [TIMED_OUT.code()]
     assert scene.values() == []
 
 
-def test_a_record_that_timed_out_replaces_its_client_once(scene: Scene) -> None:
+def test_a_timed_out_record_replaces_its_client_once(scene: Scene) -> None:
     def timed_out(error: KafkaError | None, _: object) -> None:
         scene.note(error)
         scene.producer.distrust()
@@ -185,7 +185,7 @@ def test_a_record_that_timed_out_replaces_its_client_once(scene: Scene) -> None:
     assert scene.values() == [], "what was in flight is not sent again: the broker may have it"
 
 
-def test_a_record_that_a_replaced_client_took_is_reported(scene: Scene) -> None:
+def test_a_record_of_a_replaced_client_is_reported(scene: Scene) -> None:
     first = scene.clients[0]
 
     def replaced() -> None:
@@ -198,7 +198,7 @@ def test_a_record_that_a_replaced_client_took_is_reported(scene: Scene) -> None:
     assert scene.answered() == [PURGED.code()]
 
 
-def test_a_client_that_cannot_be_made_keeps_the_old_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_replacement_keeps_the_old_client(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Producer:
         raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such file"))
 
@@ -212,7 +212,7 @@ def test_a_client_that_cannot_be_made_keeps_the_old_one(scene: Scene, monkeypatc
 # Flushing
 
 
-def test_a_flush_waits_for_the_records_of_a_replaced_client_too(scene: Scene) -> None:
+def test_a_flush_waits_for_records_of_replaced_clients(scene: Scene) -> None:
     scene.produce(b"early")
     first = scene.clients[0]
     kept = list(first.records)
@@ -240,7 +240,7 @@ def test_a_flush_that_is_done_has_called_every_report(scene: Scene) -> None:
         assert done.pop()
 
 
-def test_a_report_that_flushes_waits_for_nobody(scene: Scene) -> None:
+def test_a_flush_inside_a_report_does_not_wait(scene: Scene) -> None:
     flushed: list[bool] = []
     scene.producer.produce("t", b"v", b"k", lambda *_: flushed.append(scene.producer.flush(SOON_SECONDS)))
     scene.clients[0].answer()
@@ -263,7 +263,7 @@ def test_a_report_that_raises_ends_no_other(scene: Scene, raised: type[BaseExcep
 # Closing
 
 
-def test_what_a_closed_producer_still_had_is_reported_and_not_queued_again(scene: Scene) -> None:
+def test_records_of_a_closed_producer_are_reported_once(scene: Scene) -> None:
     scene.markers.settle(b"q", 0, END, scene.note)
     scene.producer.close(0.01)
     assert scene.answers == [PURGED.code()]
@@ -271,20 +271,20 @@ def test_what_a_closed_producer_still_had_is_reported_and_not_queued_again(scene
         scene.producer.produce("t", b"v", b"k", lambda *_: None)
 
 
-def test_a_record_that_is_queued_while_the_producer_is_closed_is_reported(scene: Scene) -> None:
+def test_a_record_queued_during_a_close_is_reported(scene: Scene) -> None:
     scene.clients[0].meanwhile = lambda: scene.producer.close(0.0)
     scene.produce(b"v")
     assert scene.answers == [PURGED.code()]
 
 
-def test_a_report_may_close_the_producer_and_so_may_others_meanwhile(scene: Scene) -> None:
+def test_a_report_may_close_the_producer_concurrently(scene: Scene) -> None:
     scene.producer.produce("t", b"v", b"k", lambda *_: scene.producer.close(SOON_SECONDS))
     scene.clients[0].answer()
     scene.producer.close(SOON_SECONDS)
     assert not scene.producer._thread.is_alive()
 
 
-def test_a_close_that_was_broken_off_is_done_by_the_next(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_close_is_finished_by_the_next(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken_off() -> None:
         raise KeyboardInterrupt
 

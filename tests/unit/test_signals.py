@@ -49,7 +49,7 @@ def test_a_signal_stops_every_run_and_none_afterwards(heard: list[int], kind: si
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_runs_that_end_in_any_order_leave_signals_to_the_others(heard: list[int], order: tuple[int, ...]) -> None:
+def test_runs_may_end_in_any_order(heard: list[int], order: tuple[int, ...]) -> None:
     runs = [Run() for _ in order]
     ends = [ExitStack() for _ in order]
     for run, end in zip(runs, ends, strict=True):
@@ -118,7 +118,7 @@ def test_runs_of_other_threads_touch_no_signal(heard: list[int]) -> None:
     assert (run.told, heard) == ([], [TERM])
 
 
-def test_a_run_that_cannot_be_abandoned_leaves_the_second_signal_to_the_application(heard: list[int]) -> None:
+def test_a_run_without_abandon_passes_on_the_second_signal(heard: list[int]) -> None:
     run, other = Run(), Run()
     with signals.stopped_by_signals(run.stop):
         signal.raise_signal(TERM)

@@ -12,7 +12,7 @@ def say(what: str, path: str) -> None:
     logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, path, 1, what, (), None))
 
 
-def test_only_py4j_is_silent_about_a_jvm_that_is_being_ended_and_only_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_py4j_is_silenced_while_the_jvm_ends(caplog: pytest.LogCaptureFixture) -> None:
     say("before", "/lib/py4j/java_gateway.py")
     with quiet_py4j():
         say("meanwhile", "/lib/py4j/java_gateway.py")

@@ -42,7 +42,7 @@ def test_a_standby_is_ready_and_its_database_is_not_called(calls: socket.socket)
         calls.accept()
 
 
-def test_a_database_that_says_nothing_keeps_no_page(calls: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_database_delays_no_page(calls: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "_PATIENCE_SECONDS", 0.3)
     with shown(process(calls, role=Role.TAKING_OVER, waiting_for="the database")) as page:
         # Seen: 0.3 s. Who scrapes waits for 15 s, and libpq for 120.
@@ -55,7 +55,7 @@ def test_a_database_that_says_nothing_keeps_no_page(calls: socket.socket, monkey
         calls.accept()[0].close()
 
 
-def test_a_page_shows_what_was_so_when_its_database_had_answered(
+def test_a_page_shows_the_state_after_the_databases_answer(
     calls: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leading = process(calls, role=Role.LEADING)
@@ -73,7 +73,7 @@ def test_a_page_shows_what_was_so_when_its_database_had_answered(
         assert page.probe("/status")[1]["role"] == "standby"
 
 
-def test_a_server_that_was_lost_is_told_on_every_page(calls: socket.socket) -> None:
+def test_a_lost_server_is_shown_on_every_page(calls: socket.socket) -> None:
     given = process(calls, reach=Reach(SERVERS))
     with shown(given) as page:
         assert page.probe("/readyz")[1]["reason"] == "database-lost"

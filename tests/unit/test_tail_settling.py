@@ -39,7 +39,7 @@ def test_dead_rows_are_written_before_the_slot_is_confirmed() -> None:
     assert done == [[1], 31]
 
 
-def test_a_slot_is_not_confirmed_when_dead_rows_were_not_written() -> None:
+def test_a_slot_is_not_confirmed_before_dead_rows_are_written() -> None:
     buffer, confirmed = filled(1), list[int]()
 
     def refuse(*_: object) -> None:

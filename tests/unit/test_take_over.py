@@ -72,7 +72,7 @@ def test_trouble_is_tried_again_under_the_same_term(caplog: pytest.LogCaptureFix
     ]
 
 
-def test_trouble_that_lasts_is_told_again_with_a_count(
+def test_lasting_trouble_is_logged_again_with_a_count(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if every attempt took a minute.
@@ -85,7 +85,7 @@ def test_trouble_that_lasts_is_told_again_with_a_count(
     assert "3 attempts failed: down" in again[-1].getMessage()
 
 
-def test_a_problem_that_somebody_has_to_act_on_is_raised() -> None:
+def test_a_problem_that_needs_a_person_is_raised() -> None:
     workload = Workload(Trouble("down"), PipelineProblem("no such table"))
     attempts, ledger = attempt(workload)
     with pytest.raises(PipelineProblem, match="no such table"):
@@ -93,7 +93,7 @@ def test_a_problem_that_somebody_has_to_act_on_is_raised() -> None:
     assert ledger.driver() == {"errors.trouble": 1, "errors.pipeline_problem": 1}
 
 
-def test_a_stop_does_not_wait_for_an_attempt_that_hangs() -> None:
+def test_a_stop_does_not_wait_for_a_hanging_attempt() -> None:
     asked, answer, wanted_later = threading.Event(), threading.Event(), []
 
     def hanging(wanted: Callable[[], bool]) -> None:

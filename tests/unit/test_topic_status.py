@@ -55,7 +55,7 @@ def there(partitions: int = 3, topic_id: str = "a", *, writable: bool = True) ->
     return TopicFacts(topic_id=topic_id, partitions=partitions, writable=writable)
 
 
-def test_many_topics_are_asked_for_together_and_believed_for_a_while(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_topic_answers_are_batched_and_cached(cluster: Cluster, stands: TopicSurvey) -> None:
     names = {f"t{n}" for n in range(100)}
     cluster.topics = dict.fromkeys(names, there())
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_many_topics_are_asked_for_together_and_believed_for_a_while(cluster: Cl
     assert cluster.asked == [names]
 
 
-def test_what_is_absent_is_asked_for_again_soon(
+def test_a_missing_topic_is_asked_for_again_soon(
     cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -80,9 +80,7 @@ def test_what_is_absent_is_asked_for_again_soon(
     assert cluster.asked[2:] == [{"there"}]
 
 
-def test_the_producer_is_asked_about_what_is_new_or_has_changed_and_not_again(
-    cluster: Cluster, stands: TopicSurvey
-) -> None:
+def test_the_producer_is_asked_only_about_new_or_changed_topics(cluster: Cluster, stands: TopicSurvey) -> None:
     for facts, asks in ((there(), 1), (there(), 1), (there(4), 2), (there(4, "b"), 3)):
         cluster.topics["t"] = facts
         assert stands.ask(["t"]) == {"t": Available(partitions=facts.partitions)}
@@ -94,12 +92,12 @@ def test_the_producer_is_asked_about_what_is_new_or_has_changed_and_not_again(
     assert len(cluster.produced) == 5
 
 
-def test_a_topic_that_the_broker_makes_when_a_producer_asks_is_there(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_an_auto_created_topic_is_available(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.created["new"] = 1
     assert stands.ask(["new"]) == {"new": Available(partitions=1)}
 
 
-def test_a_topic_that_may_not_be_written_to_is_absent_for_us(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_a_topic_without_write_permission_counts_as_missing(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.topics = {"shown": there(writable=False), "hidden": KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)}
     found = stands.ask(["shown", "hidden"])
     refused = [status.refusal for status in found.values() if isinstance(status, Unavailable)]
@@ -113,7 +111,7 @@ def test_a_missing_topic_has_its_reason(stands: TopicSurvey) -> None:
     assert standing.why.startswith("gone: ")
 
 
-def test_an_answer_that_says_nothing_of_a_topic_keeps_that_one_waiting(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_a_topic_without_an_answer_waits(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.topics = {"t": KafkaError(KafkaError.LEADER_NOT_AVAILABLE), "u": there()}
     found = stands.ask(["t", "u"])
     assert isinstance(found["t"], Unavailable)
@@ -121,9 +119,7 @@ def test_an_answer_that_says_nothing_of_a_topic_keeps_that_one_waiting(cluster: 
     assert found["u"] == Available(partitions=3)
 
 
-def test_a_topic_with_a_partition_that_nobody_leads_waits_and_its_rows_never_die(
-    cluster: Cluster, stands: TopicSurvey
-) -> None:
+def test_a_topic_with_a_leaderless_partition_waits(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.topics = {"t": there(), "u": there()}
     assert stands.ask(["t"])["t"] == Available(partitions=3)
     cluster.topics["t"] = replace(there(), leaderless=(1,))
@@ -136,9 +132,7 @@ def test_a_topic_with_a_partition_that_nobody_leads_waits_and_its_rows_never_die
     assert stands.ask(["t"])["t"] == Available(partitions=3)
 
 
-def test_a_topic_with_too_few_in_sync_replicas_waits_and_its_rows_never_die(
-    cluster: Cluster, stands: TopicSurvey
-) -> None:
+def test_a_topic_with_too_few_in_sync_replicas_waits(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.topics = dict.fromkeys("tu", replace(there(2), in_sync=(3, 3)))
     cluster.needed = {"t": 3, "u": 2}
     assert set(stands.ask(["t", "u"]).values()) == {Available(partitions=2)}
@@ -151,12 +145,14 @@ def test_a_topic_with_too_few_in_sync_replicas_waits_and_its_rows_never_die(
     assert stands.ask(["t"])["t"] == Available(partitions=2)
 
 
-def test_replicas_that_nobody_may_ask_for_are_enough(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_a_topic_with_unreadable_configuration_has_enough_replicas(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.topics = {"t": replace(there(1), in_sync=(1,))}
     assert stands.ask(["t"])["t"] == Available(partitions=1)
 
 
-def test_no_answer_is_trouble(stands: TopicSurvey, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survey_without_an_answer_raises(
+    stands: TopicSurvey, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def silent(_: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
@@ -165,7 +161,7 @@ def test_no_answer_is_trouble(stands: TopicSurvey, cluster: Cluster, monkeypatch
         stands.survey(["t"])
 
 
-def test_topics_that_are_wanted_one_after_another_are_asked_for_together(
+def test_topics_in_use_are_refreshed_together(
     cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -183,7 +179,7 @@ def test_topics_that_are_wanted_one_after_another_are_asked_for_together(
     assert not any("rare" in asked for asked in cluster.asked[began + 1 :])
 
 
-def test_a_need_for_replicas_is_not_forgotten_for_want_of_an_answer(
+def test_a_missing_answer_keeps_the_known_min_insync_replicas(
     cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0

@@ -80,7 +80,7 @@ def about(seconds: float) -> Any:
     return pytest.approx(seconds, abs=0.2)
 
 
-def test_each_queue_is_told_by_itself() -> None:
+def test_each_queue_has_its_own_figures() -> None:
     scene = Scene()
     scene.start(1, b"a", 60_000)
     scene.log.run(3_000)
@@ -97,7 +97,7 @@ def test_each_queue_is_told_by_itself() -> None:
     assert named["thresher_oldest_in_progress_seconds_by_queue", ("t", "a")] == about(6.0)
 
 
-def test_a_queue_is_told_as_due_while_nothing_can_be_redelivered() -> None:
+def test_an_overdue_queue_is_reported_while_redelivery_is_blocked() -> None:
     scene = Scene()
     scene.start(1, b"a", 1_000)
     scene.log.now_ms += 5_000
@@ -108,7 +108,7 @@ def test_a_queue_is_told_as_due_while_nothing_can_be_redelivered() -> None:
     assert scene.queues()["a"]["due"] == 1
 
 
-def test_queues_beyond_the_named_are_told_together() -> None:
+def test_queues_beyond_the_limit_are_reported_together() -> None:
     scene = Scene()
     for number in range(MOST_QUEUES + 10):
         for again in range(1 + (number < 5)):
@@ -121,7 +121,7 @@ def test_queues_beyond_the_named_are_told_together() -> None:
     assert found["other"]["oldest_seconds"] == about(1.0)
 
 
-def test_a_count_by_queue_never_goes_down_and_has_a_bounded_number_of_names() -> None:
+def test_counts_by_queue_are_monotonic_and_bounded() -> None:
     scene = Scene(shards=10)
     for number in range(8):
         scene.start(number, b"q%d" % number, 100)
@@ -137,7 +137,7 @@ def test_a_count_by_queue_never_goes_down_and_has_a_bounded_number_of_names() ->
     assert not scene.log.tracking.figures.by_queue, "nothing is kept twice"
 
 
-def test_a_record_that_is_no_marker_is_told_with_its_offset() -> None:
+def test_a_malformed_marker_is_reported_with_its_offset() -> None:
     scene = Scene()
     place = scene.log.end
     for _ in range(30):
@@ -154,7 +154,7 @@ def test_a_record_that_is_no_marker_is_told_with_its_offset() -> None:
     assert len(scene.told.events) == 2, "it is told once; the other event is that it tracks"
 
 
-def test_new_dead_letters_are_told_once() -> None:
+def test_new_dead_letters_are_reported_once() -> None:
     scene = Scene()
     for _ in range(2):
         scene.log.tracking.figures.counts["dead.expired"] += 3
