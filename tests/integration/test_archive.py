@@ -42,7 +42,7 @@ def place(dsn: str, tmp_path: Path) -> OutboxPlace:
 
 
 class At:
-    """Does something the first time that an archiver comes to a point."""
+    """Calls `do` the first time that an archiver reaches a point."""
 
     def __init__(self, point: ArchivePoint, do: Any) -> None:
         self._point, self._do, self.done = point, do, False
@@ -65,7 +65,7 @@ def test_rows_stamped_long_ago_move_and_no_others(place: OutboxPlace, target: st
     assert place.everything(target) == Counter(range(1, DUE + YOUNG + WAITING + 1))
     assert len(done.files) == (0 if target == "table" else 3)
     assert done.files == [] or [Path(each) for each in sorted(done.files)] == place.files
-    # Again, there is nothing to do.
+    # A second run finds nothing to do.
     assert place.archiver(target).run().rows == 0
 
 
@@ -217,10 +217,10 @@ def test_a_file_without_one_of_its_rows_is_rewritten(place: OutboxPlace, monkeyp
 def test_an_archiver_that_lost_its_lock_removes_no_other_rows(
     place: OutboxPlace, monkeypatch: pytest.MonkeyPatch, point: ArchivePoint
 ) -> None:
-    """The lock may be lost while the session lives, behind a pooler: the manifest alone is a fence."""
+    """Behind a pooler the lock may be lost while the session lives. The manifest alone fences the archiver."""
     place.fill()
     monkeypatch.setattr(StampedRows, "lock", lambda _rows: None)
-    # Not in the transaction that holds the manifest: the other one would wait for it.
+    # Outside the transaction that locks the manifest: within it, the second archiver would wait.
     at = At(point, lambda: place.archiver("files").run())
     if point is ArchivePoint.REMOVED:
         assert place.archiver("files", reach=at).run().rows == 10
@@ -230,7 +230,7 @@ def test_an_archiver_that_lost_its_lock_removes_no_other_rows(
     assert at.done
     assert place.archiver("files").run().rows == 0
     assert place.everything("files") == Counter(range(1, DUE + YOUNG + WAITING + 1))
-    assert len(place.files) == 3, "what the first one wrote after all is gone"
+    assert len(place.files) == 3, "the files that the first archiver wrote too late are removed"
 
 
 def test_locked_rows_are_left_for_the_next_time(place: OutboxPlace) -> None:
@@ -274,7 +274,7 @@ def test_an_unfinished_batch_is_finished_in_its_directory_or_refused(place: Outb
     for target in ("table", ToDirectory(tmp_path / "other")):
         with pytest.raises(ArchiveRefused, match=r"was begun in .*run the archive where that directory is"):
             place.archiver(target).run()
-    # Where it was moved to, or back where it was.
+    # The batch is finished once its directory is back.
     away.rename(place.directory)
     assert place.archiver("table").run().rows == 5
     assert place.archived_ids("files") == [1, 2, 3, 4, 5]
@@ -296,7 +296,7 @@ def test_tables_and_directories_that_cannot_be_used_are_refused(place: OutboxPla
 
 def test_a_full_disk_loses_no_row(place: OutboxPlace) -> None:
     place.fill(value_bytes=4000)
-    # As on a full disk, writing fails on the way: by a limit of the process.
+    # A limit on file sizes makes writing fail midway, as on a full disk.
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY));"
         "from thresher.cli.app import main; main()"

@@ -1,4 +1,4 @@
-"""Where rows go: to files that are durable before rows leave, to the right directory, to a table that lasts."""
+"""The archive's places: files are durable before rows are removed, and a wrong directory or table is refused."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def place(dsn: str, tmp_path: Path) -> OutboxPlace:
 
 @pytest.fixture
 def events(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is flushed to the disk, by kind, in order; points can be added."""
+    """Return the list of flushes to disk, by kind, in order. A test may add archive points to it."""
     found: list[str] = []
     kinds = {str(place.directory): "directory", str(place.directory.parent): "parent"}
     flush = os.fsync
@@ -57,7 +57,7 @@ def cut_off(place: OutboxPlace, point: ArchivePoint) -> None:
 
 
 def tried_twice(place: OutboxPlace) -> Path:
-    """Archive a batch whose file was written anew; return the name that its first file had."""
+    """Archive a batch whose file was written twice. Return the path of the first file."""
     changed: list[ArchivePoint] = []
 
     def change(point: ArchivePoint) -> None:
@@ -127,7 +127,7 @@ def test_a_new_directory_takes_the_place_of_a_lost_one(place: OutboxPlace) -> No
     place.fill()
     place.archiver("files").run()
     place.directory.rename(place.directory.with_name("lost"))
-    # Nothing is due: it is recorded all the same.
+    # No row is due, and the new directory is recorded nevertheless.
     assert Archiver(replace(place.job("files"), opening=Opening.ANEW)).run().rows == 0
     place.sql("UPDATE outbox SET dispatched_time = now() - interval '2 hours' WHERE dispatched_time IS NOT NULL")
     assert place.archiver("files").run().rows == YOUNG
@@ -147,7 +147,7 @@ def test_a_read_only_old_directory_does_not_stop_archiving(
     place: OutboxPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.fill(due=5, young=0, waiting=0)
-    # Cannot be unlinked, whoever tries: as in a directory that is read-only.
+    # A directory cannot be unlinked, as a file in a read-only directory cannot.
     tried_twice(place).mkdir()
     place.sql("UPDATE outbox SET dispatched_time = now() - interval '2 hours'")
     assert place.archiver(ToDirectory(tmp_path / "new")).run().rows == 1
@@ -222,7 +222,7 @@ def stamp(place: OutboxPlace, rows: int, ago: str) -> None:
 
 
 def read_rows(place: OutboxPlace) -> int:
-    """How many rows statements have read, by index or not."""
+    """Return how many rows of the outbox were read, by index or by sequential scan."""
     (found,) = place.sql("SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'outbox'")
     return int(found[0])
 
@@ -240,7 +240,7 @@ def test_a_run_reads_few_rows_that_are_too_young(place: OutboxPlace) -> None:
     place.sql("VACUUM ANALYZE outbox")
     before = read_rows(place)
     assert place.archiver("table").run().rows == 25
-    # Its session tells when it ends.
+    # A session reports its statistics when it ends.
     eventually(lambda: read_rows(place) > before, 30)
     assert read_rows(place) - before < 500
 

@@ -1,4 +1,4 @@
-"""A reader of assigned partitions, on a real broker that restarts, and among transactions that do not end well."""
+"""A reader of assigned partitions, on a real broker that restarts, with open and aborted transactions."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ SECONDS = 60.0
 
 
 class Place:
-    """A topic of one test, and its writers."""
+    """The topic of one test, with its producers."""
 
     def __init__(
         self, stack: Stack, topic: str, *, partitions: int = 1, topic_config: dict[str, str] | None = None
@@ -77,7 +77,7 @@ def place(stack: Stack, topic_prefix: str) -> Place:
 def until(
     reader: AssignedReader, done: Callable[[list[ReadEvent]], bool], *, seconds: float = SECONDS
 ) -> list[ReadEvent]:
-    """Return the events until they are as wanted."""
+    """Read until `wanted` accepts the events so far, and return them."""
     seen: list[ReadEvent] = []
     deadline = time.monotonic() + seconds
     while not done(seen):
@@ -122,7 +122,7 @@ def test_records_arrive_whole_and_in_order_before_the_end(place: Place) -> None:
             ConsumerRecord(place.topic, 0, 2, 1_700_000_000_789, TimestampType.CREATE_TIME, None, b"", (("b", b""),)),
             EndOfPartition(partition=0, offset=3),
         ]
-        # The end is told again after what came behind it, and not meanwhile.
+        # The end is reported again only after the new records.
         assert reader.poll(0.5) == []
         place.write("next")
         events = until(reader, ended)
@@ -196,7 +196,7 @@ def test_an_added_partition_is_read_from_its_beginning(place: Place) -> None:
         eventually(
             lambda: len(place.admin.facts([place.topic])) and place.admin.topics(place.topic)[0].partitions == 4, 60
         )
-        # Written before the reader can have heard of the partition.
+        # Written before the reader knows of the partition.
         for partition in (1, 2, 3):
             place.write(f"new{partition}", partition=partition)
         began = time.monotonic()
@@ -208,7 +208,7 @@ def test_an_added_partition_is_read_from_its_beginning(place: Place) -> None:
             place for place, event in enumerate(events) if isinstance(event, ConsumerRecord)
         )
         assert values(events) == ["new2"]
-        # The partition that was there is not begun anew.
+        # The first partition is not read again from its beginning.
         place.write("more")
         assert values(until(reader, has("more"))) == ["more"]
 
@@ -278,7 +278,7 @@ def test_a_broker_restart_neither_repeats_nor_loses_records(restarting: Stack) -
             if life == 0:
                 events += until(reader, has(*written))
             node.stop()
-            # Longer than a look at the partitions may take.
+            # Longer than a metadata request may take.
             away = time.monotonic() + 3.0
             while time.monotonic() < away:
                 events += reader.poll(0.1)

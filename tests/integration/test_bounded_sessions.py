@@ -1,4 +1,4 @@
-"""Sessions of a driver: each statement is answered in time, or the session is given up."""
+"""Sessions of the driver: a statement is answered in time, or the session is closed."""
 
 import threading
 from contextlib import closing
@@ -40,7 +40,7 @@ def test_the_server_ends_a_statement_that_waits_for_a_lock(dsn: str) -> None:
         locker.execute("LOCK TABLE outbox")
         with pytest.raises(DatabaseLost, match="statement timeout"):
             session.backlog()
-        assert locker.execute(waiting).fetchone() == (0,), "nobody is left behind in the queue for the lock"
+        assert locker.execute(waiting).fetchone() == (0,), "no session still waits for the lock"
 
 
 def test_the_holder_of_a_lock_that_sessions_await_is_known(dsn: str) -> None:

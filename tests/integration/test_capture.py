@@ -1,4 +1,4 @@
-"""The capture on real servers and a real Spark: rows, offsets, dead records, and what it refuses."""
+"""Capture on real servers and a real Spark: rows, offsets, dead records and refusals."""
 
 import uuid
 from typing import Any
@@ -121,7 +121,7 @@ def test_a_new_capture_begins_with_the_first_record(orders: CapturedOrders) -> N
 
 
 def test_all_partitions_get_offsets_before_any_shard_reads(orders: CapturedOrders) -> None:
-    """A shard that is late would take its partition for one that was added, whose first records are missing."""
+    """Otherwise a late shard would take its partition for an added one whose first records are missing."""
     orders.publish(("a", 1), ("b", 1), partition=2)
     orders.remove_before(2, 1)
     assert CaptureWorkload(orders.settings).take_over(str(uuid.uuid4()), lambda: True)
@@ -161,7 +161,7 @@ def test_reading_restarts_at_a_stored_offset_that_went_back(orders: CapturedOrde
     orders.publish(*((f"o{number}", 1) for number in range(10)), partition=0)
     with captured(orders) as capture:
         eventually(lambda: orders.stored().get(0) == 10, PATIENCE_SECONDS)
-        # As in a database that was restored.
+        # As after a restore of the database.
         with psycopg.connect(orders.dsn) as connection:
             connection.execute("UPDATE thresher_capture_offsets SET next_offset = 4 WHERE kafka_partition = 0")
             connection.execute("DELETE FROM orders WHERE id = 'o7'")

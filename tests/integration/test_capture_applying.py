@@ -1,4 +1,4 @@
-"""What one database transaction of a capture does: to rows and guards, stored offsets and dead records."""
+"""One database transaction of a capture: its effect on rows, guard columns, stored offsets and dead records."""
 
 import contextlib
 import dataclasses

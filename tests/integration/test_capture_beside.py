@@ -1,4 +1,4 @@
-"""What is done beside a capture: publish and wait, rewind, adopt, dead records. Batches are applied without Spark."""
+"""Commands beside a capture: publish and wait, rewind, adopt, dead records. Batches are applied without Spark."""
 
 import json
 import threading
@@ -40,7 +40,7 @@ from thresher.outbox.message import Message
 
 
 class Applying:
-    """A shard's loop, in this thread: reads all that there is and applies it."""
+    """A shard's loop in the test's thread: reads the topic up to its end and applies the records."""
 
     def __init__(self, orders: CapturedOrders) -> None:
         self.orders, self.settings = orders, orders.settings
@@ -49,11 +49,11 @@ class Applying:
         self._topic_id = ""
 
     def go_on(self) -> None:
-        """Apply all that the topic has now."""
+        """Read the topic up to its end, and apply the records."""
         self._run(self.apply)
 
     def read(self) -> list[Part]:
-        """Read all that the topic has now, and apply none of it."""
+        """Read the topic up to its end, and apply nothing."""
         held: list[Part] = []
         self._run(held.extend)
         return held
@@ -255,7 +255,7 @@ def test_rewind_shows_no_reader_an_older_state(orders: CapturedOrders, applying:
         orders.publish(*((f"o{number}", total) for number in range(20)))
     orders.publish(("o0", None))
     applying.go_on()
-    # So that one batch has not all of a key's records.
+    # Small batches: no batch holds all records of a key.
     orders.keys["batch_records"] = 50
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("DELETE FROM orders")
@@ -279,7 +279,7 @@ def test_rewind_takes_the_latest_of_several_partitions(orders: CapturedOrders, a
     applying.go_on()
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("DELETE FROM orders")
-        # As a late record of an older partition may have left it.
+        # A late record of an older partition may have left the row so.
         connection.execute("INSERT INTO orders VALUES ('b', 1, null, 0, 1, 1000)")
     rewind(orders.settings)
     assert orders.rows() == {"a": 2}
@@ -322,7 +322,7 @@ def test_capture_waits_while_its_topics_are_read_again(orders: CapturedOrders, a
 
     rewind(orders.settings, told=told)
     threads[0].join(PATIENCE_SECONDS)
-    assert orders.rows() == {"b": 1}, "the tombstone came after the row was there again"
+    assert orders.rows() == {"b": 1}, "the tombstone was applied after the rewind restored the row"
 
 
 def test_a_rewind_that_lost_its_lock_applies_nothing_more(orders: CapturedOrders, applying: Applying) -> None:
@@ -344,7 +344,7 @@ def test_a_rewind_that_lost_its_lock_applies_nothing_more(orders: CapturedOrders
 
     with pytest.raises(RewindInterrupted, match="continued while"):
         rewind(orders.settings, told=told)
-    assert orders.rows() == {}, "a is deleted, and must not come back"
+    assert orders.rows() == {}, "a was deleted, and must stay deleted"
 
 
 def test_a_partition_that_is_added_waits_for_a_rewind(orders: CapturedOrders, applying: Applying) -> None:
@@ -365,7 +365,7 @@ def test_a_partition_that_is_added_waits_for_a_rewind(orders: CapturedOrders, ap
 
     rewind(orders.settings, told=told)
     threads[0].join(PATIENCE_SECONDS)
-    assert orders.rows() == {"b": 1}, "the tombstone came after the row was there again"
+    assert orders.rows() == {"b": 1}, "the tombstone was applied after the rewind restored the row"
 
 
 def test_a_rewind_makes_no_dead_record(orders: CapturedOrders, applying: Applying) -> None:
@@ -378,7 +378,7 @@ def test_a_rewind_makes_no_dead_record(orders: CapturedOrders, applying: Applyin
     assert (done.failed, orders.dead(), orders.rows()) == (1, [], {})
     assert done.failures[0].startswith(f"{orders.topic}/0/1: new row for relation")
     rewind(orders.settings)
-    assert orders.rows() == {}, "never an older state"
+    assert orders.rows() == {}, "readers never see an older state"
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("ALTER TABLE orders DROP CONSTRAINT low")
     rewind(orders.settings)
@@ -429,7 +429,7 @@ def test_adopt_begins_a_recreated_topic(orders: CapturedOrders, applying: Applyi
         rewind(orders.settings)
     assert [each.now for each in adopt(orders.settings)] == [0, 0, None]
     applying.go_on()
-    assert orders.rows() == {"a": 3, "b": 1, "c": 3}, "guards of the older topic count no more"
+    assert orders.rows() == {"a": 3, "b": 1, "c": 3}, "guard columns of the deleted topic no longer count"
 
 
 def test_a_removed_offset_ends_capture_until_adopted(orders: CapturedOrders, applying: Applying) -> None:

@@ -1,4 +1,4 @@
-"""The committed end of a partition, and what may be cut off before it."""
+"""The last committed records of a progress partition, and trimming the records before them."""
 
 import time
 from functools import partial
@@ -30,7 +30,7 @@ PATIENT = TransactionTimeouts(
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stalls makes no commit uncertain and ends no transaction: that is not what is shown here."""
+    """Raise the time limits, so that a stalling machine makes no commit uncertain and ends no transaction."""
     monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
     monkeypatch.setattr(module, "_REQUEST_SECONDS", 60.0)
 
@@ -39,7 +39,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def topic(stack: Stack, topic_prefix: str) -> str:
     admin, name = Admin(stack.kafka.bootstrap), f"{topic_prefix}tail"
     admin.create_topic(name)
-    # A broker may hear of it later than its controller.
+    # A broker may learn of the topic later than the controller.
     eventually(lambda: admin.topics(name), 60)
     return name
 
@@ -125,7 +125,7 @@ def test_an_open_transaction_hides_a_later_opener(stack: Stack, topic: str, monk
     commit(mine, topic, b"behind it")
     fenced = partial(CommittedTail, topic, 0, config(stack), commit_opener=partial(commit_opener, mine, topic))
     with monkeypatch.context() as patience:
-        # As long as it waits for the end that does not come.
+        # How long the reader waits for an end that it never reaches.
         patience.setattr(module, "_REQUEST_SECONDS", 2.0)
         with fenced() as tail, pytest.raises(TailUnread):
             tail.last()
@@ -141,7 +141,7 @@ def test_reading_ends_exactly_at_the_opener(stack: Stack, topic: str) -> None:
     commit(producer, topic, b"before the end was sampled")
 
     def late() -> Opener:
-        # As if the broker that was asked for the end had not known of these.
+        # Simulates a broker that did not know of these records when it was asked for the end.
         for number in range(30):
             commit(producer, topic, b"%d" % number)
         opened = commit_opener(producer, topic)
@@ -198,7 +198,7 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     keep = last.offset
     time.sleep(0.05)
     moment = int(time.time() * 1000)
-    # Newer than the moment, and never committed.
+    # A record that is newer than the moment, and never committed.
     late = opened(stack, topic, "b")
     late.begin()
     late.produce([(0, (topic, b"never", None, 0, 0, None))])
@@ -216,7 +216,7 @@ def test_removed_records_are_not_mistaken_for_an_empty_partition(stack: Stack, t
         future.result()
     with CommittedTail(topic, 0, config(stack)) as tail, pytest.raises(TailGone, match="lost its records"):
         tail.last()
-    # It goes on from there, as one that was adopted would.
+    # After new progress the partition can be read again, as after `adopt`.
     commit(opened(stack, topic, "a"), topic, b"next")
     with CommittedTail(topic, 0, config(stack)) as tail:
         assert value(tail.last()) == b"next"

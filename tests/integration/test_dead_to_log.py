@@ -1,4 +1,4 @@
-"""Dead rows go back into the log only where a tail reads them there."""
+"""Dead rows are replayed into the log only where a tail reads them."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Deimos' tables on real servers: rows as Rails writes them are relayed, set aside and replayed; and schemas."""
+"""Deimos' tables on real servers: rows written by Rails are relayed, become dead and are replayed; schema checks."""
 
 import re
 import uuid
@@ -37,7 +37,7 @@ from thresher.publisher.kafka_backend import KafkaBackend
 from thresher.relay.settings import Delivery
 
 NAME = TableName(table="kafka_messages")
-# As Rails 7 makes them by Deimos' migration.
+# The tables that Deimos' migration makes with Rails 7.
 RAILS = """
 CREATE TABLE kafka_messages (
   id bigserial PRIMARY KEY, topic character varying NOT NULL, message bytea, key bytea, partition_key character varying,
@@ -55,7 +55,7 @@ INSERT = (
     "INSERT INTO kafka_messages (topic, message, key, partition_key, created_at, updated_at)"
     " VALUES (%s, %s, %s, %s, now() AT TIME ZONE 'UTC', now() AT TIME ZONE 'UTC')"
 )
-# What Ruby's Zlib.crc32 gives, modulo the topic's 3 partitions.
+# Results of Ruby's Zlib.crc32, modulo the topic's 3 partitions.
 PARTITIONS = {b"abc": 891_568_578 % 3, b"123456789": 3_421_780_262 % 3, b"order-1": 3_769_860_079 % 3, b"": 0}
 
 

@@ -1,4 +1,4 @@
-"""A dispatcher on real servers: what is committed is sent at once and stamped, and everything else is left."""
+"""A dispatcher on real servers: committed rows are sent at once and stamped, all other rows are left."""
 
 import os
 import threading
@@ -110,7 +110,7 @@ def test_an_unreachable_broker_leaves_rows_and_raises_no_error(place: Place) -> 
         why = f"{place.topic}: its brokers did not answer a moment ago"
         assert away.clear(receipts) == Cleared(not_sent=3, reasons=(why,))
         clock[0] = 10.0
-        assert away.clear(receipts).unknown == 3, "it tries again"
+        assert away.clear(receipts).unknown == 3, "the dispatcher tries again"
     assert place.pending() == 3
     with place.dispatcher() as there:
         assert there.clear(receipts) == Cleared(sent=3)
@@ -165,7 +165,7 @@ def test_a_lost_database_is_reported_and_used_again_later(place: Place) -> None:
     def connect() -> psycopg.Connection[Any]:
         if len(opened) == 2:
             opened.append(opened[0])
-            raise psycopg.OperationalError("nobody is there")
+            raise psycopg.OperationalError("the server is away")
         opened.append(psycopg.connect(place.dsn, application_name="dispatcher"))
         return opened[-1]
 
@@ -174,10 +174,10 @@ def test_a_lost_database_is_reported_and_used_again_later(place: Place) -> None:
         assert dispatcher.clear(place.stash(range(1))).sent == 1
         assert len(opened) == 1, "the connection is kept"
         place.sql(ends)
-        assert dispatcher.clear(place.stash(range(1))).sent == 1, "the server said that it went"
+        assert dispatcher.clear(place.stash(range(1))).sent == 1, "the server reported that it shuts down"
         place.sql(ends)
         third = place.stash(range(1))
-        assert dispatcher.clear(third) == Cleared(not_sent=1, reasons=("the database failed: nobody is there",))
+        assert dispatcher.clear(third) == Cleared(not_sent=1, reasons=("the database failed: the server is away",))
         assert dispatcher.clear(third).sent == 1
     assert all(connection.closed for connection in opened)
 

@@ -1,4 +1,4 @@
-"""A dispatcher beside other relays, and when brokers, database or its own process fail: what it waits for."""
+"""How long a dispatcher waits: beside other relays, and when brokers, database or its own process fail."""
 
 import subprocess
 import sys
@@ -106,7 +106,7 @@ def test_a_take_over_waits_for_dispatchers_that_are_sending(place: Place, dispat
         with own.locked(versions([sending]), within_seconds=60):
             waiting = thread.submit(session.await_dispatchers)
             eventually(lambda: place.sql(waits) == [(1,)], 60)
-            # Others do not wait, nor prolong it.
+            # Later dispatchers do not wait, and do not prolong the take-over.
             with pytest.raises(NotNow, match="takes over"), own.locked(versions([later]), within_seconds=60):
                 pass
             assert dispatcher.clear([later]).not_sent == 1
@@ -122,7 +122,7 @@ def test_a_dispatcher_that_vanishes_loses_its_locks(place: Place, dispatcher: Di
     holding = ExitStack()
     rows, stamp = holding.enter_context(vanishing.locked(versions(receipts), within_seconds=60))
     assert [row.id for row in rows] == [receipts[0].id]
-    assert dispatcher.clear(receipts) == Cleared(skipped=1), "it is locked"
+    assert dispatcher.clear(receipts) == Cleared(skipped=1), "the row is locked"
     eventually(lambda: dispatcher.clear(receipts).sent, 30)
     with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
         stamp([receipts[0].id])
@@ -138,7 +138,7 @@ def test_threads_do_not_wait_for_a_broker_one_after_another(place: Place) -> Non
     ):
         done = list(threads.map(lambda receipt: away.clear([receipt]), receipts))
     assert sum(each.left for each in done) == 24
-    assert sum(each.unknown for each in done) <= 2, "others found that the topic rests, or had no turn"
+    assert sum(each.unknown for each in done) <= 2, "other threads found the topic paused, or got no turn"
 
 
 def test_threads_do_not_wait_for_a_database_one_after_another(place: Place) -> None:
@@ -149,7 +149,7 @@ def test_threads_do_not_wait_for_a_database_one_after_another(place: Place) -> N
         tries.append(1)
         tried.release()
         gone.wait(60)
-        raise psycopg.OperationalError("nobody is there")
+        raise psycopg.OperationalError("the server is away")
 
     with (
         Dispatcher(connect, place.kafka, timeout_seconds=60.0, rest_seconds=600.0, connections=1) as dispatcher,
@@ -171,13 +171,13 @@ def test_a_call_waits_for_its_turn_within_its_limit(place: Place) -> None:
             done = thread.submit(dispatcher.clear, receipts).result(30)
         assert (done.not_sent, done.left) == (1, 1)
         assert "all 1 connections" in done.reasons[0]
-        assert dispatcher.clear(receipts).sent == 1, "it does not rest"
+        assert dispatcher.clear(receipts).sent == 1, "the topic is not paused"
 
 
 def test_only_the_topic_with_silent_brokers_is_paused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     silent, sends = f"{place.topic}-silent", KafkaBackend.send
 
-    # As if its partition had no leader, which a single broker cannot show.
+    # Simulates a partition without a leader, which a single broker cannot have.
     def send(self: KafkaBackend, messages: Sequence[Message]) -> list[KafkaError | None]:
         answered = iter(sends(self, [message for message in messages if message.topic != silent]))
         late = KafkaError(KafkaError._MSG_TIMED_OUT)

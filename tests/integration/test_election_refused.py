@@ -1,4 +1,4 @@
-"""Credentials and permissions that are refused for a while are waited out; after the grace, somebody has to act."""
+"""Refused credentials and permissions are retried during the grace; after it, the error needs a person."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -48,7 +48,7 @@ def test_a_leader_competes_on_after_a_temporary_group_denial(stack: Stack, topic
     with Watched(Neli(topic=topic, group=group, kafka=login, settings=PATIENT)) as one:
         first = one.leading(SESSION_SECONDS)
         guard._bind(denial)
-        # Its signs of life are refused: it steps down in time, and says why it does not lead.
+        # Its heartbeats are refused: the leader steps down in time, and reports why.
         one.until(lambda it: isinstance(it.changes[-1], Fenced | Revoked), SESSION_SECONDS)
         one.until(lambda it: "uthorization" in str(it.leadership.trouble), SESSION_SECONDS)
         guard._unbind(denial)
@@ -80,7 +80,7 @@ def test_a_harvest_leads_once_its_credentials_are_accepted(
             closing(StatusPages(harvest)) as board,
         ):
             eventually(lambda: "mend the credentials" in str(election.trouble), RELAYED_SECONDS)
-            # Once its servers were reached, nothing else is in the way.
+            # Its servers were reached: only the credentials keep the harvest from leading.
             eventually(lambda: readiness(board.vitals()).reason == "election-waits", RELAYED_SECONDS)
             assert not readiness(board.vitals()).good
             assert "mend the credentials" in board.picture()["waiting_for"]

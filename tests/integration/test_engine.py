@@ -1,7 +1,7 @@
-"""What functions do, good and bad, and what becomes of their shard; on a real Spark.
+"""Functions that work and functions that fail, and the fate of their shards, on a real Spark.
 
-Bounds are what a slow machine that stalls takes. Seen on a quick one: a restart took 0.6 s, the end of a silent task
-0.7 s more than its silence is borne.
+Time limits allow for a slow machine that stalls. Measured on a fast one: a restart took 0.6 s; a silent task was ended
+0.7 s after its time limit.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def test_a_failing_observer_does_not_disturb_the_engine(engines: Engines) -> Non
 def test_failed_shards_are_restarted_and_their_neighbour_is_not(
     engines: Engines, tmp_path: Path, errors: dict[str, str]
 ) -> None:
-    # Each shard fails in its own way once the last, their neighbour, is up.
+    # Each of the others fails in its own way once the last shard is up.
     go = tmp_path / "go"
     chain = (TICKS, ("misbehave", {"how": list(errors), "when": str(go)}), TALLY)
     with engines(*chain, shards=len(errors) + 1, memory_bytes=400 << 20, silence_seconds=8.0) as engine:
@@ -128,7 +128,7 @@ def test_the_type_of_an_error_survives_the_trip_through_spark(engines: Engines) 
         shard = engine.snapshot().shards[0]
     assert isinstance(outcome, Fatal)
     assert (shard.state, shard.attempt, shard.last_error) == (Phase.FAILED, 1, "Hopeless: there is no such thing")
-    # As a worker imports it: not the module that this test would import.
+    # The module under the name by which a worker imports it.
     assert type(outcome.error.exception) is importlib.import_module("functions").Hopeless
     assert "in raise_fatal" in outcome.error.trace
 
@@ -175,7 +175,7 @@ def test_a_stop_finishes_the_open_batch(engines: Engines, tmp_path: Any) -> None
 def test_a_batch_that_never_ends_is_killed_after_the_grace(engines: Engines) -> None:
     with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY, grace_seconds=1.0) as engine:
         until(engine, lambda shot: shot.shards[0].counts.get("misbehaved") and shot.shards[1].counts)
-        # It raises where the shards did not end in time and everything was ended by force. Seen: 1.5 s.
+        # `stop` raises when the shards did not end in time and were killed. Measured: 1.5 s.
         assert engine.stop().shards[0].state is Phase.STOPPED
 
 
@@ -184,7 +184,7 @@ def test_a_stop_ends_a_shard_during_its_back_off(engines: Engines) -> None:
     with engines(*chain, back_off_seconds=600.0, back_off_most_seconds=600.0) as engine:
         until(engine, lambda shot: shot.shards[0].state is Phase.BACKING_OFF and shot.shards[1].counts)
         engine.request_stop()
-        shot = engine.wait(60)  # seen: 0.3
+        shot = engine.wait(60)  # Measured: 0.3 s.
         assert shot.state is EngineState.DONE
         assert (shot.shards[0].state, shot.shards[0].attempt) == (Phase.STOPPED, 1)
 
@@ -217,7 +217,7 @@ def test_kill_finishes_no_batch_and_says_so(engines: Engines) -> None:
         until(engine, lambda shot: shot.shards[0].counts.get("misbehaved"))
         engine.kill()
         with pytest.raises(StopForced):
-            engine.wait(60)  # seen: 0.2
+            engine.wait(60)  # Measured: 0.2 s.
 
 
 def test_the_programs_spark_is_used_and_not_stopped(engines: Engines, spark: Session) -> None:
@@ -288,7 +288,7 @@ def test_a_configuration_may_hold_objects_of_the_functions_module(engines: Engin
 
 
 def test_a_wait_returns_after_a_slow_observer_saw_everything(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It is given a moment: here one that a machine that stalls does not use up.
+    # The engine waits a bounded time for observers: here longer than any stall of the machine.
     monkeypatch.setattr("thresher.spark.driver.observer._CLOSE_SECONDS", 60.0)
     seen = []
 

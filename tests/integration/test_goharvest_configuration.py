@@ -1,4 +1,4 @@
-"""A relay that is told what to do by a file written for goharvest, on a table made for goharvest."""
+"""A relay with a configuration file and a table that were made for goharvest."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each message once: by a row in the transaction in which it is processed, on a real database."""
+"""Each message is processed once, by an inbox row in the processing transaction, on a real database."""
 
 import logging
 import re
@@ -197,7 +197,7 @@ def test_a_repeat_is_logged_or_raised_on_request(
     assert "message m1 was processed before by billing, and is skipped" in caplog.text
     own.execute("INSERT INTO work VALUES (1)")
     with pytest.raises(MessageRepeated, match="m1"), Inbox(on_repeat=OnRepeat.RAISE).once(own, "m1", "billing"):
-        raise AssertionError("it does not run")
+        raise AssertionError("the handler must not run")
     assert own.execute("SELECT count(*) FROM work").fetchone() == (1,), "the transaction goes on"
 
 

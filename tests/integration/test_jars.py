@@ -18,13 +18,13 @@ FETCH = f"from thresher.devstack.jars import jars_of; print(jars_of({VERSION!r})
 
 @pytest.fixture(scope="module")
 def locked() -> Path:
-    """The genuine jars, from the cache that all runs share."""
+    """Return the genuine jars, from the cache that all test runs share."""
     return jars.jars_of(VERSION)
 
 
 @pytest.fixture
 def repository(locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository on disk in place of the network, and an empty cache."""
+    """Replace the network by a repository on disk, and the cache by an empty one."""
     directory = tmp_path / "repository"
     directory.mkdir()
     for jar in locked.glob("*.jar"):
@@ -105,7 +105,7 @@ def test_a_jar_missing_in_the_repository_is_named(repository: Path, tmp_path: Pa
 
 def test_a_half_finished_download_is_never_used(repository: Path, tmp_path: Path) -> None:
     directory = jars.jars_of(VERSION)
-    # As a kill in the middle leaves it: a stage, and no target.
+    # A kill during the download leaves a temporary file and no jar.
     stage = directory.with_name(f"{directory.name}.stage")
     directory.rename(stage)
     for jar in list(stage.glob("*.jar"))[10:]:
@@ -124,7 +124,7 @@ def test_runs_that_start_together_fetch_once(repository: Path, tmp_path: Path) -
 
 
 def test_an_unwritable_cache_is_named_with_its_variable(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nobody can make a directory there, root included.
+    # Not even root can make a directory there.
     monkeypatch.setenv("THRESHER_CACHE", "/proc/thresher")
     with pytest.raises(PlaceUnusable, match=r"cannot use /proc/thresher.*THRESHER_CACHE"):
         jars.jars_of(VERSION)
@@ -132,7 +132,7 @@ def test_an_unwritable_cache_is_named_with_its_variable(repository: Path, monkey
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A place for 10 MB: a small file system where we may mount one, else a limit on the size of files."""
+    """Provide a directory with room for 10 MB: a small file system, or a limit on file sizes if mounting is refused."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = (

@@ -1,4 +1,4 @@
-"""The archive of a relay's leader: works while it leads, and cannot harm relaying."""
+"""The archive of a relay's leader: runs only while the relay leads, and never disturbs relaying."""
 
 import threading
 from pathlib import Path
@@ -35,7 +35,7 @@ def place(dsn: str, tmp_path: Path) -> OutboxPlace:
 
 @pytest.fixture
 def failing(place: OutboxPlace) -> LeaderArchive:
-    """An archive whose directory is a file."""
+    """Return an archive that fails, because its directory is a file."""
     place.directory.write_text("")
     return LeaderArchive(place.job("files", seconds=100))
 
@@ -81,7 +81,7 @@ def test_an_archive_failure_and_its_end_are_logged_and_counted(
         before = figures(failing)
         assert before["thresher_archived_records_total"] == 0
         assert before["thresher_archive_failures_total"] == 2
-        assert 0 < before["thresher_archive_success_age_seconds"] < 60, "it counts from the beginning"
+        assert 0 < before["thresher_archive_success_age_seconds"] < 60, "failures are counted from the first one on"
         place.directory.unlink()
         place.directory.mkdir()
         eventually(lambda: not failing.alarms, 30)
@@ -90,7 +90,7 @@ def test_an_archive_failure_and_its_end_are_logged_and_counted(
     assert shown["thresher_archived_records_total"] == DUE
     assert 0 <= shown["thresher_archive_success_age_seconds"] < 30
     assert len(place.ids()) == YOUNG + WAITING
-    assert failing.success_age_seconds is None, "who does not lead archives nothing"
+    assert failing.success_age_seconds is None, "a standby archives nothing"
 
 
 def test_a_leader_creates_no_archive_directory(place: OutboxPlace) -> None:

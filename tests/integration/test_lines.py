@@ -1,4 +1,4 @@
-"""Who may have a shard's line: tried with real sockets on the line of a running engine."""
+"""Which connections get a shard's line: real sockets to the line server of a running engine."""
 
 import contextlib
 import os
@@ -22,14 +22,14 @@ TALLY: tuple[str, dict[str, Any]] = ("tally", {})
 
 
 def line_address(engine: Engine) -> DriverAddress:
-    """Where the engine's line server listens, and its token."""
+    """Return the address of the engine's line server, and its token."""
     server = engine._lifecycle.shards._server
     assert server is not None
     return server.address
 
 
 def hello(engine: Engine, **changes: Any) -> dict[str, Any]:
-    """A hello that would be welcomed, with changes."""
+    """Return a hello that the line server accepts, with changes."""
     state = engine._lifecycle.shards.records[0].state
     proper = {
         "is": "hello", "token": line_address(engine).token, "version": __version__, "shard": 0,
@@ -40,14 +40,14 @@ def hello(engine: Engine, **changes: Any) -> dict[str, Any]:
 
 
 class Client:
-    """A client of the line server that is no task."""
+    """A client of the line server other than a task."""
 
     def __init__(self, engine: Engine) -> None:
         address = line_address(engine)
         self.socket = FrameSocket(socket.create_connection((address.host, address.port), timeout=60))
 
     def answer(self, seconds: float = 60.0) -> dict[str, Any] | None:
-        """The next thing that is said; None when it hung up."""
+        """Return the next message of the line server; None when it closed the connection."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
@@ -85,7 +85,7 @@ GARBAGE = [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02[]", b"\x7f\xff\xff\xff"
 
 
 def test_only_the_newest_task_of_this_engine_gets_the_line(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nobody is hung up on because the machine stalls between a call and its hello.
+    # So long that no connection is closed because the machine stalls before its hello.
     monkeypatch.setattr("thresher.spark.driver.line_server._HELLO_SECONDS", 60.0)
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
@@ -119,15 +119,15 @@ def test_a_newer_task_of_an_attempt_ends_the_older_one(engines: Engines) -> None
             assert answer["is"] == "welcome"
 
             def older_ended() -> bool:
-                # The newcomer says that it is there: nobody is ended for its silence. It may be hung up on by now.
+                # The newer task sends heartbeats, so that it is not ended as silent. Its line may already be closed.
                 with contextlib.suppress(ConnectionBroken):
                     client.socket.send(
                         {"is": "beat", "counts": {}, "gauges": {}, "steps": {}, "resident": 1, "dropped": 0}
                     )
                 return not alive(before.pid or 0)
 
-            eventually(older_ended, 60)  # seen: 0.1
-            # The real job ended with its task, so the newcomer's attempt is over as well.
+            eventually(older_ended, 60)  # Measured: 0.1 s.
+            # The real Spark job ended with its task, so the newer task's attempt is over too.
             until(engine, lambda shot: shot.shards[0].attempt == 2)
             while answer is not None and answer["is"] != "kill":
                 answer = client.answer()
@@ -175,7 +175,7 @@ def test_a_broken_line_ends_only_its_own_task(engines: Engines) -> None:
         before, neighbour = up(engine)
         connection = engine._lifecycle.shards.records[0].connection
         assert connection is not None
-        # As if the network had cut it: the driver's end closes without a word.
+        # As a broken network: the driver's end closes without a message.
         engine._lifecycle.loop.post(lambda: connection._drop(connection))
         after = replaced(engine, before)
         assert (after.last_error or "").startswith("it stopped unasked: the line broke")

@@ -1,4 +1,4 @@
-"""Outboxes that no relay polls: in the log alone, and with rows that leave their table at once."""
+"""Outboxes that no relay polls: messages in the log alone, and rows that are deleted as soon as they are written."""
 
 import re
 from collections.abc import Iterator
@@ -127,7 +127,7 @@ def test_the_slot_is_looked_up_once_a_second(log: Logged, way: str) -> None:
     with pytest.raises(NoSlot):
         stash()
     log.slots.create(log.slot, failover=False)
-    # One that is missing is looked for each time.
+    # A missing slot is looked up by every stash.
     stash()
 
 

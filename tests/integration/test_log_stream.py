@@ -1,4 +1,4 @@
-"""The stream of a slot on a real server: committed rows, once and in the order of commits, whatever else happens."""
+"""The stream of a slot on a real server: committed rows, once and in commit order, across faults."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from thresher.outbox import Message, Outbox, Shape, create_schema
 from thresher.tail.log_source import TableSource
 from thresher.tail.slot import check_slot, require_readable, retained_bytes
 
-# Of a server of its own: it ends whoever does not report for two seconds.
+# Settings of a server of these tests: it ends a replication connection that is silent for two seconds.
 _IMPATIENT = {"wal_sender_timeout": "2s", "log_replication_commands": "off"}
 
 
@@ -72,7 +72,7 @@ def test_interleaved_transactions_are_read_in_commit_order(log: Logged, dsn: str
         assert topics(chunks) == ["short-1", "short-2", "long-1", "long-2", "short-3"]
         positions = [position for chunk in chunks for position in chunk.positions]
         assert positions == sorted(set(positions))
-        # The changes themselves are not in that order.
+        # The changes themselves are in another order in the log.
         assert positions[2].change < positions[1].change
         times = [moment for chunk in chunks for moment in chunk.commit_times]
         assert times == sorted(times)
@@ -91,7 +91,7 @@ def test_rows_undone_by_a_savepoint_are_not_read(log: Logged) -> None:
 
 
 def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
-    # Else COPY writes row by row.
+    # Without this default COPY writes row by row.
     log.connection.execute("ALTER TABLE outbox ALTER COLUMN create_time SET DEFAULT now()")
     with log.connection.transaction():
         Outbox().stash_many(
@@ -101,7 +101,7 @@ def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
         first = stream.read(1_000, 2**30, 60)
         assert first is not None
         assert 0 < len(first.rows) <= 1_000
-        # The slot's own mark has ended before it.
+        # The transaction of the slot's own mark ended before.
         assert first.ended < first.positions[0].commit
         chunks = [first, *read_rows(stream, 100_000 - len(first.rows))]
         assert len(stream._queue._parts) < 20
@@ -114,7 +114,7 @@ def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
         if chunks[-1].ended < positions[-1].commit:
             chunks += read_until(stream, lambda chunk: chunk.ended > positions[-1].commit)
         assert chunks[-1].ended > positions[-1].commit
-    # Read again: the same positions, as far as one looks.
+    # A second read gives the same positions.
     with log.stream() as stream:
         again = read_rows(stream, 30_000)
         assert [position for chunk in again for position in chunk.positions] == positions[
@@ -128,7 +128,7 @@ def test_the_slot_advances_only_when_it_is_confirmed(log: Logged) -> None:
     with log.stream() as stream:
         chunks = read_until(stream, lambda chunk: chunk.ended > 0)
         ended = chunks[-1].ended
-        # For some reports.
+        # Long enough for several status updates.
         time.sleep(2.5)
         assert log.confirmed() == before
         stream.confirm(ended)
@@ -293,7 +293,7 @@ def test_each_problem_is_reported_with_its_remedy(log: Logged) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """A server that tests may restart, and that soon ends whoever does not report."""
+    """Start a server that tests may restart, and that soon ends a silent replication connection."""
     directory = Path(tmp_path_factory.mktemp("server"))
     for place in (directory, *directory.parents[:3]):
         if place.owner() == directory.owner() and "pytest" in str(place):
@@ -313,7 +313,7 @@ def test_reports_go_on_while_nothing_is_read(server: Postgres) -> None:
         with log.stream(most_rows=100) as stream:
             first = stream.read(10, 2**20, 30)
             assert first is not None
-            # The server would have ended a silent one after two.
+            # The server would have ended a silent connection after 2 s.
             time.sleep(5)
             assert len(stream._queue._parts) < 20
             chunks = [first, *read_rows(stream, 30_000 - len(first.rows))]
@@ -331,7 +331,7 @@ def test_a_server_that_restarts_ends_the_stream_and_loses_nothing(server: Postgr
             read_rows(stream, 1)
             log.connection.close()
             began = time.monotonic()
-            # In good order: it waits for its readers to have received all, and not for them to have published it.
+            # A regular shutdown waits until readers have received the log, and not until they have confirmed it.
             server.server.stop()
             assert time.monotonic() - began < 30
             with pytest.raises(DatabaseLost):
@@ -356,7 +356,7 @@ def test_a_new_timeline_reports_where_the_last_one_ended(server: Postgres) -> No
     old = before.identify()
     before.close()
     server.server.stop()
-    # Recovery of the same data, to its end: as after a restore.
+    # Recovery of the same data up to its end begins a new timeline, as after a restore.
     (server._data / "recovery.signal").touch(mode=0o644)
     server._options.settings["restore_command"] = "false"
     try:

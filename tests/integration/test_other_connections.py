@@ -1,4 +1,4 @@
-"""Connections of other libraries are refused, and the refusal says what to pass: that is taken, and works."""
+"""Connections of other libraries are refused. The error says which object to pass, and that object works."""
 
 import asyncio
 import re
@@ -40,7 +40,7 @@ def stored(dsn: str) -> int:
 
 
 def advice(connection: Any) -> str:
-    """What is said of it: the same by all that take connections."""
+    """Return the error's text, which is the same from every method that takes a connection."""
     with pytest.raises(UnsupportedConnection) as refused:
         Outbox().stash(connection, MESSAGE)
     with pytest.raises(UnsupportedConnection) as refused_many:
@@ -52,7 +52,7 @@ def advice(connection: Any) -> str:
 
 
 def advised(given: Any, **names: Any) -> Any:
-    """What the refusal says to pass: an expression, which is evaluated as it stands."""
+    """Return the object that the error says to pass, by evaluating its expression."""
     found = re.search(r"pass (\S+driver_connection)", advice(given))
     assert found is not None, advice(given)
     return eval(found[1], names)  # noqa: S307 - of our own text
@@ -68,7 +68,7 @@ def test_a_sqlalchemy_session_commits_or_rolls_back_stashed_messages(
         outbox.stash(advised(session, session=session), MESSAGE)
         end()
         assert stored(dsn) == expected
-    # Also where nothing but the message was written.
+    # The message may be the only write of the transaction.
     outbox.stash_many(advised(session, session=session), [MESSAGE])
     session.commit()
     assert stored(dsn) == 2

@@ -23,7 +23,7 @@ from thresher.outbox.shape import bucket_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COLUMNS = "kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
-# With the partition key as a list of one, where the others have the names of headers.
+# The partition key stands as a list of one in the place of the header names.
 DEIMOS_COLUMNS = "topic, key, message, ARRAY[partition_key]"
 EVERY_BYTE = bytes(range(256))
 
@@ -254,7 +254,7 @@ def test_a_connection_lost_during_stash_many_leaves_nothing(
     with psycopg.connect(dsn) as doomed:
         pid = doomed.info.backend_pid
         outbox.stash(doomed, Message(topic="t", value="first"))
-        # Far more than the socket's buffers hold: the server has read a part of it when it is terminated.
+        # Far more than the socket's buffers hold: the session is terminated while the server reads the messages.
         messages = [Message(topic="t", key=str(n), value=b"x" * 10_000) for n in range(20_000)]
         killer = threading.Timer(1.0, lambda: observer.execute("SELECT pg_terminate_backend(%s)", [pid]))
         killer.start()

@@ -1,4 +1,4 @@
-"""Our partitioners choose what librdkafka's do: records of real producers lie where we say."""
+"""Our partitioners choose the same partitions as librdkafka: compared with records of real producers."""
 
 import pytest
 from confluent_kafka import Producer

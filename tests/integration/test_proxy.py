@@ -20,7 +20,7 @@ from thresher.testing.proxy import Api, Cut, Delay, Drop, Frame, Hold, KafkaProx
 
 @pytest.fixture
 def proxied(stack: Stack) -> tuple[Stack, int]:
-    """The run's stack, and the port that its listener advertises, on which each test has a proxy of its own."""
+    """Return the shared stack, and the advertised port of its listener. Each test runs its own proxy on that port."""
     (listener,) = stack.kafka.options.listeners
     return stack, listener.advertised_ports[0]
 
@@ -63,12 +63,12 @@ def deliver(producer: Producer, topic: str, value: bytes) -> None:
     assert errors == [None]
 
 
-# Only how long a failing test waits.
+# Only a failing test waits so long.
 PATIENCE = 60.0
 
 
 def read_committed(bootstrap: str, topic: str, seconds: float = PATIENCE) -> list[bytes | None]:
-    """What a reader sees of the topic from its start to its last stable offset."""
+    """Return the values that a `read_committed` consumer reads from the start to the last stable offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -94,13 +94,13 @@ def read_committed(bootstrap: str, topic: str, seconds: float = PATIENCE) -> lis
 
 
 def question(correlation: int) -> bytes:
-    """An ApiVersions request, whose answer is the same to everybody."""
+    """Return an ApiVersions request. Its answer is the same for every client."""
     body = Api.API_VERSIONS.to_bytes(2) + bytes(2) + correlation.to_bytes(4) + b"\xff\xff"
     return len(body).to_bytes(4) + body
 
 
 class Line:
-    """A client's connection by hand."""
+    """A raw client connection, without a Kafka client."""
 
     def __init__(self, proxy: KafkaProxy) -> None:
         self._socket = socket.create_connection(("127.0.0.1", proxy.port), PATIENCE)
@@ -112,7 +112,7 @@ class Line:
         self._socket.sendall(raw)
 
     def hear(self, seconds: float = PATIENCE) -> int | None:
-        """The next answer's correlation id; None when the other side hung up; `TimeoutError` when nothing comes."""
+        """Return the next answer's correlation id; None when the connection was closed. Raises `TimeoutError`."""
         self._socket.settimeout(seconds)
         try:
             head = self._exactly(4)
@@ -141,7 +141,7 @@ class Line:
 
 @pytest.fixture
 def apart(direct: str) -> Iterator[KafkaProxy]:
-    """A proxy on a port that no client was ever told, so that it sees only what the test says by hand."""
+    """Start a proxy on a port that no client knows, so that it sees only the test's own requests."""
     with KafkaProxy(direct) as listening:
         yield listening
 
@@ -158,7 +158,7 @@ def test_a_transaction_passes_only_through_the_proxy(proxy: KafkaProxy, topic: s
     producer.begin_transaction()
     deliver(producer, topic, b"x" * 3_000)
     producer.commit_transaction(60)
-    # The broker answers before its markers are written.
+    # The broker answers before it has written the transaction markers.
     eventually(lambda: read_committed(direct, topic) == [b"x" * 3_000], PATIENCE)
     for api in (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.END_TXN):
         assert proxy.requests[api] == proxy.answers[api] >= 1, api
@@ -223,13 +223,13 @@ def test_a_held_commit_can_hit_the_clients_next_transaction(proxy: KafkaProxy, t
     answered = proxy.answers[Api.END_TXN]
     rule.release()
     eventually(lambda: proxy.answers[Api.END_TXN] == answered + 1, PATIENCE)
-    # Nobody asked for this commit: the one before is meant, and the broker cannot tell.
+    # The held request belongs to the transaction before; the broker cannot tell, and commits this one.
     eventually(lambda: read_committed(direct, topic) == [b"x", b"y"], PATIENCE)
 
 
 def test_a_client_survives_a_cut_while_producing(proxy: KafkaProxy, topic: str, direct: str) -> None:
     request = proxy.on_request(Api.PRODUCE, Cut(), times=1)
-    # Behind the first cut the broker has the record, and the client sends it again.
+    # When the answer is cut off, the broker has the record, and the client sends it again.
     answer = proxy.on_answer(Api.PRODUCE, Cut(), times=1)
     producer = idempotent(proxy)
     deliver(producer, topic, b"x")
@@ -340,7 +340,7 @@ def test_a_function_sees_the_facts_of_a_frame_and_decides(apart: KafkaProxy, lin
 
     def odd_ones(frame: Frame) -> Verdict | None:
         seen.append(frame)
-        # Calls back from here must not wait for the thread that they are on.
+        # A call to the proxy from its own thread must not deadlock.
         assert apart.requests[Api.API_VERSIONS] == len(seen)
         return Drop() if frame.correlation % 2 else None
 
@@ -382,7 +382,7 @@ def test_bytes_that_are_no_kafka_frame_are_reported(direct: str) -> None:
 
 
 def test_clients_of_a_stopped_broker_are_disconnected() -> None:
-    # A port that is ours, and on which nobody listens.
+    # A port that is bound here, and on which no process listens.
     with socket.socket() as down:
         down.bind(("127.0.0.1", 0))
         with KafkaProxy(f"127.0.0.1:{down.getsockname()[1]}") as proxy:
@@ -430,5 +430,5 @@ def test_a_client_connecting_while_the_proxy_ends_leaves_nothing_open() -> None:
             done.set()
             for each in knocking:
                 each.result()
-    # What was left open warns, and warnings are errors.
+    # A socket that was left open raises a warning, and warnings are errors.
     gc.collect()

@@ -1,4 +1,4 @@
-"""The backends on real servers: what was published is there, in its order, or the caller knows."""
+"""The backends on real servers: messages are published in order, or the caller gets an error."""
 
 import uuid
 from typing import Any
@@ -18,7 +18,7 @@ MESSAGES = 500
 
 
 class Topic:
-    """A topic of its own, and what is in it."""
+    """The topic of one test, and its records."""
 
     def __init__(self, stack: Stack, **config: str) -> None:
         self.name = f"publisher-{uuid.uuid4().hex[:8]}"
@@ -35,7 +35,7 @@ class Topic:
         ]
 
     def in_order(self) -> bool:
-        """Whether all are there, once, and in order for each key."""
+        """Tell whether all messages arrived once and in order per key."""
         by_key: dict[Any, list[int]] = {}
         for record in self.records():
             by_key.setdefault(record.key, []).append(int(record.value or b""))
@@ -66,7 +66,7 @@ def test_kafka_async_holds_the_messages_after_a_flush(topic: Topic) -> None:
 
 def test_a_refused_message_is_reported_and_the_others_are_sent(stack: Stack) -> None:
     small = Topic(stack, **{"max.message.bytes": "1000"})
-    # In other partitions: the broker judges a batch as a whole.
+    # In other partitions: the broker accepts or refuses a record batch as a whole.
     fine = Message(topic=small.name, key="k0", value="0", partition=0)
     large = Message(topic=small.name, key="k1", value=bytes(range(256)) * 40, partition=1)
     with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka") as publisher:
@@ -76,7 +76,7 @@ def test_a_refused_message_is_reported_and_the_others_are_sent(stack: Stack) -> 
         assert (message.key, "size" in why.lower()) == (b"k1", True)
     with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka_async") as unwatched:
         unwatched.publish(large)
-        assert not unwatched.flush(30), "a failure that nobody waited for is told"
+        assert not unwatched.flush(30), "a failure whose future nobody awaits is reported"
     assert [record.value for record in small.records()] == [b"0"]
 
 

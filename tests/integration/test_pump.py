@@ -52,7 +52,7 @@ def test_goharvests_table_is_pumped_too(dsn: str, connection: psycopg.Connection
 
 def test_a_rate_is_kept(dsn: str, table: psycopg.Connection[Any]) -> None:
     tally = Fleet(plan(dsn, records=200, writers=2, transaction_rows=10, rate=200)).run()
-    # The first transactions are free; the rest take the time that the rate gives them, never less.
+    # The first transaction of each writer starts at once. The others keep to the rate.
     assert tally.seconds > (200 - 20) / 200 * 0.95
 
 
@@ -123,7 +123,7 @@ def test_the_pump_survives_a_killed_database_and_notes_unknown_outcomes(stack: S
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
     crashes = 0
-    # Far more than is written: it ends when it has gone on after the last crash, however long they took.
+    # Far more records than are written: the pump is stopped some time after the last crash.
     fleet = Fleet(
         plan(
             dsn, records=1_000_000, writers=4, rate=2000, transaction_rows=5, history=history, patience_seconds=120
@@ -134,7 +134,7 @@ def test_the_pump_survives_a_killed_database_and_notes_unknown_outcomes(stack: S
         return history.stat().st_size if history.exists() else 0
 
     def grown() -> None:
-        """Wait for some hundred transactions more."""
+        """Wait for some hundred further transactions."""
         before = size()
         while size() < before + 100_000:
             time.sleep(0.02)

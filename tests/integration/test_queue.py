@@ -1,4 +1,4 @@
-"""Queues on a real broker: where groups begin, what becomes of bad messages, and what crosses between queues."""
+"""Queues on a real broker: first offsets, membership, bad messages, and queues that share topics."""
 
 import time
 import uuid
@@ -45,7 +45,7 @@ def service(topics: QueueTopics) -> Iterator[QueueService]:
 
 
 def receive(consumer: QueueConsumer, count: int) -> list[Message]:
-    """Receive so many messages, and no more."""
+    """Receive exactly `count` messages."""
     found: list[Message] = []
     deadline = time.monotonic() + PATIENCE_SECONDS
     while len(found) < count and time.monotonic() < deadline:
@@ -98,7 +98,7 @@ def test_a_slow_message_is_kept_alive(stack: Stack) -> None:
         eventually(lambda: len(kept()) == 2, PATIENCE_SECONDS)
         message.ack(sync=True)
         count = len(topics.markers(b"slow"))
-        # The other one is kept alive further, and nothing follows an End.
+        # The other message is still kept alive. No marker follows the End.
         eventually(lambda: len(topics.markers(b"slow")) > count + 1, PATIENCE_SECONDS)
         last = [each.marker.type for each in topics.markers(b"slow") if each.marker.message_id == message.id][-1]
         assert last is MarkerType.END
@@ -111,7 +111,7 @@ def test_other_queues_records_are_passed(topics: QueueTopics) -> None:
         for number in range(200):
             loud.send_async(b"%d" % number)
         loud.flush()
-        # Fewer than ten are left in each partition at first, and none after a few seconds.
+        # At first up to ten records of each partition are not passed yet; after a few seconds all are.
         eventually(lambda: topics.offsets(b"quiet") == topics.ends(), PATIENCE_SECONDS)
         assert consumer.receive(0) is None
         assert figures(service)["records_skipped"] == 200
@@ -148,7 +148,7 @@ def test_lost_offsets_are_an_error_and_repeat_no_message(service: QueueService, 
     topics.admin.client.delete_consumer_groups([group_of(b"lost")])[group_of(b"lost")].result(30)
     with queue.consumer() as consumer, pytest.raises(OffsetsLost, match="--reset-offsets"):
         consumer.receive(PATIENCE_SECONDS)
-    # Another queue, which had none, is not concerned.
+    # Another queue without offsets is not affected.
     service.queue("found").producer().send(b"other")
     with service.queue("found").consumer() as consumer:
         assert receive(consumer, 1)[0].payload == b"other"
@@ -160,7 +160,7 @@ def test_a_note_missing_after_a_crash_is_written_later(service: QueueService, to
     queue.producer().send(b"once")
     with queue.consumer() as consumer:
         receive(consumer, 1)[0].ack(sync=True)
-    # As if the process had died between the first commit and its note: the notes are deleted.
+    # The deleted notes simulate a crash between the first commit and its note.
     for partition in range(2):
         topics.admin.client.delete_records([TopicPartition(topics.config.queues_topic, partition, -1)])
     noted = Note(queue=b"x", topic_id="x", partition=0, offset=0)
@@ -193,7 +193,7 @@ def test_records_that_retention_removed_are_passed_and_counted(service: QueueSer
 def test_a_message_whose_start_is_refused_is_a_dead_letter(stack: Stack) -> None:
     name = uuid.uuid4().hex[:12]
     topics = QueueTopics(stack.kafka.bootstrap)
-    # A marker topic that was made by hand takes less than the messages are.
+    # This marker topic accepts only records that are smaller than the messages.
     topics.admin.create_topic(f"{name}-small", partitions=2, config={"max.message.bytes": "20000"})
     topics.admin.create_topic(f"{name}-small.queues", config={"cleanup.policy": "compact"})
     keys = {**topics.config.model_dump(by_alias=True), "marker-topic": f"{name}-small"}
@@ -287,7 +287,7 @@ def test_a_full_buffer_pauses_and_keeps_the_membership(stack: Stack) -> None:
         sent = {producer.send(b"%d" % number) for number in range(40)}
         consumer = service.queue("full").consumer()
         held = receive(consumer, 5)
-        # Longer than a member may go without polling.
+        # Longer than `max.poll.interval.ms`.
         assert consumer.receive(9) is None
         assert len(topics.started(b"full")) == 5
         for message in held:
@@ -310,7 +310,7 @@ def test_a_slow_application_keeps_its_membership(stack: Stack) -> None:
         for number in range(100):
             producer.send(b"%d" % number)
         consumer = service.queue("slow").consumer()
-        # All were polled at once, and are started one by one; longer than a member may go without polling.
+        # All messages were polled at once, and are started one by one, for longer than `max.poll.interval.ms`.
         for message in receive(consumer, 10):
             message.ack()
         until = time.monotonic() + 9

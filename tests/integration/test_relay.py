@@ -1,4 +1,4 @@
-"""What a relay does with rows, good and bad, on real servers and a real Spark."""
+"""A relay with good and bad rows, on real servers and a real Spark."""
 
 import copy
 import threading
@@ -46,7 +46,7 @@ def headers_of(message: Any) -> list[Any]:
 
 
 def in_order(messages: Any) -> None:
-    """See that the numbers in the values rise within each key."""
+    """Check that the numbers in the values rise within each key."""
     for key in {message.key() for message in messages}:
         numbers = [int(message.value()) for message in messages if message.key() == key]
         assert numbers == sorted(numbers)
@@ -190,12 +190,12 @@ def test_a_transform_without_any_success_makes_no_dead_rows(place: Places, tmp_p
         relaying.until(lambda: "all 17 rows of its first batch" in relaying.relay.alarms.get(at.topic, ""))
         relaying.until(lambda: not relaying.up)
         assert at.dead() == []
-        # Whatever it missed is there again: nobody has to start anything.
+        # The transform works again, and the relay goes on by itself.
         out_of_order.unlink()
         relaying.until(lambda: at.pending() == 0 and relaying.up and not relaying.relay.alarms)
         relaying.undisturbed()
         assert at.dead() == []
-        # From now on a row that it fails on is the row's own fault.
+        # After a first success, a row that fails in the transform is dead.
         at.stash(Message(topic=at.topic, key="k", value=str(tmp_path)))
         relaying.until(lambda: [row[1] for row in at.dead()] == ["transform"])
     at.read(17)
@@ -242,7 +242,7 @@ def test_unsendable_rows_are_dead_with_their_reason(place: Places) -> None:
     at.sql(f"{insert}) VALUES (%s, 'k', '{{{{a,b}},{{c,d}}}}', '{{{{x,y}},{{z,z}}}}')", at.topic)
     at.sql("INSERT INTO outbox (kafka_topic, kafka_value) VALUES (%s, repeat('x', 17000000)::bytea)", at.topic)
     at.stash(Message(topic=at.topic, key="k", value="after"))
-    # A strange creation time is no reason not to be sent.
+    # A row with an odd creation time is sent.
     at.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, create_time) VALUES (%s, 'k', 'x', 'infinity')",
         at.topic,
@@ -266,19 +266,19 @@ def test_a_blocked_key_waits_and_other_keys_are_sent(place: Places) -> None:
     at = place()
     at.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, 'blocked', '{a}')", at.topic
-    )  # a header without a value
+    )  # A header without a value.
     at.stash(*(Message(topic=at.topic, key="blocked", value=str(n)) for n in range(500)))
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value="free") for n in range(200)))
     settings: dict[str, Any] = {"poison": Poison.BLOCK_KEY, "limits": {"batch_rows": 50}}
     with at.relaying(**settings) as relaying:
         assert set(values(at.read(200))) == {b"free"}
         relaying.until(lambda: at.pending() == 500)
-    with at.relaying(**settings) as relaying:  # also after a restart
+    with at.relaying(**settings) as relaying:  # Also after a restart.
         at.stash(Message(topic=at.topic, key="more", value="free"))
         assert set(values(at.read(201))) == {b"free"}
         ((id_, kind, _, _, blocking),) = at.dead()
         assert (kind, blocking) == ("malformed", True)
-        # Mended and put back, it goes before those that waited for it.
+        # The repaired and replayed row precedes the rows that waited for it.
         at.sql("UPDATE outbox_dead SET kafka_header_values = '{x}', kafka_value = 'mended'")
         at.sql(
             "WITH gone AS (DELETE FROM outbox_dead WHERE id = %s RETURNING *) INSERT INTO outbox (id, kafka_topic,"
@@ -310,7 +310,7 @@ def test_rows_of_a_missing_topic_wait_while_others_are_sent(place: Places) -> No
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(200)))
     with at.relaying(limits={"batch_rows": 50}) as relaying:
         at.read(200)
-        # A row that is there may not be settled yet.
+        # A row that was sent may not be settled yet.
         relaying.until(lambda: missing in relaying.relay.alarms and at.pending() == 200)
         at.admin.create_topic(missing)
         at.read(200, missing)
@@ -327,7 +327,7 @@ def test_rows_of_a_missing_topic_are_dead_after_the_grace(place: Places) -> None
         at.stash(*(Message(topic=missing, key=f"k{n}", value=str(n)) for n in range(20)))
         relaying.until(lambda: missing in relaying.relay.alarms)
         relaying.until(lambda: len(at.dead()) == 20)
-        # Not before the grace was over, by the database's clock: whoever looks may be late.
+        # By the database's clock the grace was over: the test may look later.
         assert at.sql("SELECT min(dead_time - create_time) > '2.9 s' FROM outbox_dead") == [(True,)]
         at.stash(Message(topic=at.topic, key="k", value="on"))
         at.read(1)
@@ -417,7 +417,7 @@ def test_another_name_for_the_same_outbox_is_refused_until_adopted(place: Places
         at.read(2)
         relaying.until(lambda: at.pending() == 0)
     assert at.sql("SELECT name FROM thresher_relay") == [(f"{name}-2",)]
-    # And back, where there is progress of that name.
+    # Back to the first name, which has a progress topic.
     with pytest.raises(InvalidInput, match="was not relayed under another name"):
         adopt(at, name, instead_of=name)
     adopt(at, name, instead_of=f"{name}-2")
@@ -555,7 +555,7 @@ def test_rows_that_cannot_be_deleted_are_not_sent_again(place: Places, delivery:
     at = place()
     keep_rows(at)
     at.stash(Message(topic=at.topic, key="k", value="1"))
-    # The last with another layout: what the one before it published is settled by the driver.
+    # The last relay has another layout: the driver settles the rows that its predecessor published.
     for shards in (1, 1, 2):
         ended_by_kept_rows(at.relaying(shards=shards, delivery=delivery, producer_factory=PRODUCER))
     at.read(1)
@@ -600,14 +600,14 @@ def test_a_take_over_settles_the_layout_found_with_its_term(place: Places, monke
     monkeypatch.setattr(takeover, "_settle_layout", settle)
 
     def meanwhile(*given: Any, **more: Any) -> Any:
-        # Another leader, with another layout, between our look and our term.
+        # Another leader changes the layout after our first look and before our term.
         monkeypatch.setattr(takeover, "own_topic", own_topic)
         at.sql("UPDATE thresher_relay SET shards = 4")
         return own_topic(*given, **more)
 
     monkeypatch.setattr(takeover, "own_topic", meanwhile)
     taken_over(at.settings(shards=2))
-    # Again, where it was tried again.
+    # Several times, if the take-over was retried.
     assert set(fenced) == {4}
 
 
@@ -636,7 +636,7 @@ def test_rows_of_a_restored_table_are_not_sent_again(place: Places) -> None:
     with at.relaying(shards=2, limits={"batch_rows": 5}) as relaying:
         at.read(60)
         relaying.until(lambda: at.pending() == 0)
-    # As a restore of the table does, while the server runs on.
+    # As a restore of the table, while the server runs.
     at.sql("ALTER TABLE outbox RENAME TO lost")
     at.sql("CREATE TABLE outbox (LIKE lost INCLUDING ALL)")
     at.sql(f"INSERT INTO outbox ({columns}) SELECT * FROM backup")
@@ -672,7 +672,7 @@ def test_an_adopted_copy_of_the_database_sends_nothing_again(
 
 
 def copy_of(at: Place) -> Place:
-    """Return the same place on a copy of its database."""
+    """Return the place with a copy of its database."""
     ((name,),) = at.sql("SELECT current_database()")
     copied = f"{name}_copy"
     with psycopg.connect(at.stack.postgres.dsn(), autocommit=True) as connection:
@@ -694,7 +694,7 @@ def test_settling_stays_fast_with_statistics_of_an_empty_table(place: Places, se
     with at.relaying(settling=settling, shards=1) as relaying:
         relaying.until(lambda: relaying.relay.term)
         at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(30_000)))
-        # Seen: 2 s. With a join that is planned for an empty table it takes minutes.
+        # Measured: 2 s. With a join that is planned for an empty table it takes minutes.
         relaying.until(lambda: at.pending() == 0, 60)
 
 
@@ -719,7 +719,7 @@ def test_idle_session_timeout_does_not_end_an_idle_relays_sessions(place: Places
         for number in range(2):
             at.stash(Message(topic=at.topic, key="k", value=str(number)))
             at.read(number + 1)
-            # More than what a session may be idle.
+            # Longer than `idle_session_timeout`.
             time.sleep(2.0)
         assert at.pending() == 0
         relaying.undisturbed()
@@ -728,7 +728,7 @@ def test_idle_session_timeout_does_not_end_an_idle_relays_sessions(place: Places
 def test_a_failed_settling_is_repaired_without_another_row(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="0"))
-    # Of the shard's sessions, the one that settles is the only one to commit anything.
+    # Among the shard's sessions only the one that settles commits.
     settles = (
         "FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'thresher/%'"
         " AND state = 'idle' AND query = 'COMMIT'"

@@ -1,4 +1,5 @@
-"""At least once, in order per key, for readers of everything: marked, sent in waves, purged, marked anew on failure."""
+"""At least once, in order per key, for `read_uncommitted` readers: rows are marked, sent in waves, purged, and marked
+again after a failure."""
 
 import contextlib
 import random
@@ -69,12 +70,12 @@ def sent(relaying: Relaying, rows: int) -> bool:
 
 @pytest.mark.parametrize("relays", [1, 3, pytest.param(8, marks=pytest.mark.soak)])
 def test_failed_records_lead_to_direct_repeats_at_most(ours: Place, tmp_path: Path, relays: int) -> None:
-    # Fewer rows a second than a relay sends whose every batch fails somewhere: seen, 400 rows in 2 s.
+    # A lower rate than that of a relay with a fault in every batch. Measured: 400 rows in 2 s.
     with Load(ours, tmp_path, own_keys=True, keys=120, rate=120.0) as load, contextlib.ExitStack() as scene:
         older: list[Relaying] = []
         for _ in range(relays):
             newer = scene.enter_context(at_least_once(ours, producer_factory=FAULTY))
-            # It goes on and on.
+            # The relay continues despite repeated faults.
             for wanted in (200, 400, 600):
                 newer.until(partial(sent, newer, wanted))
             assert all(isinstance(relay.ended(), Superseded) for relay in older)
@@ -130,7 +131,7 @@ def test_a_late_lower_id_is_sent_without_waiting_for_gaps(ours: Place) -> None:
 
 
 def test_keys_with_few_rows_overtake_one_with_many(ours: Place) -> None:
-    # In one partition, where it shows what came before what, however long somebody took to look.
+    # In one partition the offsets show the order.
     line = f"{ours.prefix}line"
     ours.admin.create_topic(line, partitions=1)
     ours.stash(*(Message(topic=line, key=b"hot", value=b"v") for _ in range(5_000)))
@@ -143,7 +144,7 @@ def test_keys_with_few_rows_overtake_one_with_many(ours: Place) -> None:
     read = sorted(read_topics(ours.stack.kafka.bootstrap, [line]), key=lambda each: each.offset)
     last = max(place for place, each in enumerate(read) if each.key != b"hot")
     before = sum(each.key == b"hot" for each in read[:last])
-    # Of those that waited when the others came.
+    # Count only the hot rows that were pending when the cold ones were stored.
     assert before - (5_000 - waiting) < 2_000
 
 

@@ -1,5 +1,5 @@
-"""Bad rows at random places among good ones, most of them written by other hands than ours: each is set aside with its
-reason, and every other row arrives once and in order."""
+"""Bad rows at random places among good ones, most of them written without our writer: each becomes dead with a reason,
+and every other row arrives once and in order."""
 
 import random
 from collections import defaultdict
@@ -19,8 +19,8 @@ from thresher.spark.session.session import Session
 
 ROWS = 20_000
 SEED = 6
-# What the client lets pass, key and value together; and what a batch of one record takes beside its value, with a key
-# of two bytes, in a topic that allows 20,000 bytes.
+# The client's limit for key and value together; and the largest value with a key of two bytes for a topic that allows
+# record batches of 20,000 bytes.
 CLIENT_BYTES = 1_000_000 - 36
 NARROW_BYTES = 20_000
 NARROW_VALUE_BYTES = NARROW_BYTES - 61 - 13
@@ -28,7 +28,7 @@ NARROW_VALUE_BYTES = NARROW_BYTES - 61 - 13
 
 @dataclass
 class Stored:
-    """A row as SQL has it, and what must become of it: None for a good one, else the kind of its death."""
+    """A row as SQL stores it. `kind` is the expected dead-letter kind; None for a good row."""
 
     kind: str | None
     topic: str
@@ -56,7 +56,7 @@ def test_bad_rows_are_dead_and_good_ones_arrive_in_order(at: Place) -> None:
     narrow, long = f"{at.prefix}narrow", at.prefix.ljust(249, "x")
     at.admin.create_topic(narrow, config={"max.message.bytes": str(NARROW_BYTES)})
     at.admin.create_topic(long)
-    # Somebody widened the column: rows with longer names than a topic can have are possible.
+    # With a wider column, rows may have longer names than Kafka allows for topics.
     at.sql("ALTER TABLE outbox ALTER COLUMN kafka_topic TYPE text")
     rows = [Stored(None, at.topic, b"k%d" % (n % 60), b"%d" % n) for n in range(ROWS)]
     for odd in [*odd_rows(at.topic, narrow, long), *bad_rows(at, narrow)]:
@@ -71,7 +71,7 @@ def test_bad_rows_are_dead_and_good_ones_arrive_in_order(at: Place) -> None:
         bad = [row for row in rows if row.kind is not None]
         assert {row[0]: row[1] for row in at.dead()} == {row.id: row.kind for row in bad}
         relaying.undisturbed()
-        # Mended and replayed, they arrive too.
+        # The repaired and replayed rows arrive too.
         at.sql(
             "UPDATE outbox_dead SET kafka_topic = %s, kafka_key = 'mended', kafka_value = 'mended',"
             " kafka_header_keys = '{}', kafka_header_values = '{}', kafka_timestamp = NULL,"
@@ -85,7 +85,7 @@ def test_bad_rows_are_dead_and_good_ones_arrive_in_order(at: Place) -> None:
 
 
 def odd_rows(topic: str, narrow: str, long: str) -> list[Stored]:
-    """Good ones that look bad."""
+    """Return good rows that look bad."""
     every_byte = [Stored(None, topic, bytes([n]), bytes([n])) for n in range(256)]
     return [
         *every_byte,
@@ -104,7 +104,7 @@ def odd_rows(topic: str, narrow: str, long: str) -> list[Stored]:
 
 
 def bad_rows(at: Place, narrow: str) -> list[Stored]:
-    """Rows that can never be sent, under keys that others have too."""
+    """Return rows that can never be sent. Good rows have the same keys."""
     topic, one = at.topic, "too-large"
     names = ["", ".", "..", "a b", "ü", "a/b", "a\nb", "x" * 250, "x" * 5000]
     headers = [
@@ -131,7 +131,7 @@ def bad_rows(at: Place, narrow: str) -> list[Stored]:
 
 
 def insert(at: Place, rows: list[Stored]) -> None:
-    """Write rows as a program without our writer would, and note their ids."""
+    """Insert rows by plain SQL, without our writer, and note their ids."""
     query = b"""
       INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition,
                           kafka_timestamp)
@@ -199,7 +199,7 @@ def test_a_restored_row_that_died_twice_is_dead_once(at: Place, stack: Stack) ->
 
 def test_a_refused_row_makes_no_other_of_its_batch_dead(at: Place) -> None:
     at.admin.create_topic(f"{at.prefix}compacted", config={"cleanup.policy": "compact"})
-    # A compacted topic takes no record without a key; the broker names the one, and refuses the batch.
+    # A compacted topic refuses records without a key: the broker names the record, and refuses the whole batch.
     keys = [b"k%d" % n for n in range(25)]
     at.stash(*(Message(topic=f"{at.prefix}compacted", key=key, value=b"good") for key in [*keys, None, *keys]))
     with at.relaying(shards=1) as relaying:

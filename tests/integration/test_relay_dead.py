@@ -1,4 +1,4 @@
-"""Rows that are set aside, and what becomes of them there, on a real database."""
+"""Dead rows on a real database: how they are stored, replayed and dropped."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime

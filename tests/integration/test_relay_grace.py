@@ -1,4 +1,4 @@
-"""Rows that cannot be sent yet wait out the grace with their key, and everything else goes on."""
+"""A row that cannot be sent yet waits for the grace with its key, and all other rows are sent."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What a head hands over of large rows: of those that are larger than any record can be, and how many at a time."""
+"""Reading pending rows: rows that are too large, bounded reads, windows and buckets, and reused ids."""
 
 import contextlib
 import itertools
@@ -24,7 +24,7 @@ from thresher.relay.names import buckets_of
 from thresher.relay.reading.pending_rows import PendingRows
 from thresher.relay.settings import Settings
 
-# The largest row is one of this size where a client's limit is no higher; these are larger.
+# The size limit of a row with the client's default limit. The rows with `LARGE` exceed it.
 BATCH_BYTES = 1_000_000
 LARGE = "repeat('x', 3000000)"
 SHARDS = 2
@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, stack: Stack, dsn: str, topic_prefix: 
 
 
 def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
-    """Return what the heads of all shards hand over, one row at a time, by id."""
+    """Read the pending rows of all shards, one row at a time, and return them by id."""
     rows: dict[int, dict[str, Any]] = {}
     seen: dict[int, int] = {}
     with psycopg.connect(settings.dsn) as connection:
@@ -50,10 +50,10 @@ def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
 
 
 def test_oversized_keys_and_headers_stay_in_the_database(place: Place) -> None:
-    # It makes the table for rows that were set aside, which the head looks at.
+    # The take-over creates the table of dead rows, which the reader queries.
     settings = taken_over(place.settings(shards=SHARDS, limits={"batch_bytes": BATCH_BYTES})).settings
     if place.shape is Shape.GOHARVEST:
-        # Somebody widened the column.
+        # The column was widened by hand.
         place.sql("ALTER TABLE outbox ALTER COLUMN kafka_key TYPE text")
     kind = "bytea" if place.shape is Shape.THRESHER else "text"
     rows = [("'k'", "'{}'", "'{}'"), (LARGE, "'{}'", "'{}'"), ("'k'", "'{a}'", f"ARRAY[{LARGE}]")]
@@ -74,7 +74,7 @@ def test_oversized_keys_and_headers_stay_in_the_database(place: Place) -> None:
 
 @pytest.fixture
 def head(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[tuple[Place, PendingRows]]:
-    """The head of the only shard of an outbox in our own shape."""
+    """Yield the reader of the only shard of an outbox in our own shape."""
     place = Place(stack, dsn, topic_prefix)
     settings = taken_over(place.settings(shards=1, limits={"batch_bytes": BATCH_BYTES})).settings
     with psycopg.connect(settings.dsn) as connection:
@@ -93,7 +93,7 @@ def test_compressible_rows_are_read_by_their_uncompressed_size(head: tuple[Place
     assert place.sql(toast) == [(0,)]
     seen: dict[int, int] = {}
     while (found := read(reader, 2_000, 8 * BATCH_BYTES, seen)) is not None:
-        # What Arrow takes for a row is a little more than what the database counts.
+        # A row takes a little more in Arrow than the database counts.
         assert found.nbytes < 9 * BATCH_BYTES
         seen |= versions(found)
     assert len(seen) == 3_000
@@ -145,14 +145,14 @@ def test_a_new_row_under_an_id_in_flight_is_read(head: tuple[Place, PendingRows]
     assert read(reader, 1_000, BATCH_BYTES, old) is None
     empty(place)
     place.stash(*(Message(topic="t", key="k", value=str(n)) for n in range(4)))
-    # The first three are other rows than those in flight, and go before the fourth.
+    # The first three ids now belong to new rows, which precede the fourth.
     new = found_of(reader, old)
     assert list(new) == [1, 2, 3, 4]
     assert read(reader, 1_000, BATCH_BYTES, new) is None
 
 
 def empty(place: Place) -> None:
-    """Remove all rows, and begin with the first id again, in the table as it is."""
+    """Delete all rows and restart the ids, in the same table file."""
     place.sql("DELETE FROM outbox")
     place.sql("ALTER SEQUENCE outbox_id_seq RESTART")
 
@@ -203,7 +203,7 @@ def test_a_long_backlog_is_read_mostly_by_age_in_order(
         by_age += ids == sorted(ids)
         seen |= versions(found)
         for id_, key in zip(ids, arrow_of(found).column("key").to_pylist(), strict=True):
-            # Rows of the same key that were read before are older, but for one that was committed late.
+            # Rows come in id order per key, except for the late commit.
             assert last.get(key, 0) < id_ or id_ == 10_001
             last[key] = id_
         if len(seen) > 15_000:
@@ -232,7 +232,7 @@ def test_odd_header_arrays_are_read_equally_by_every_query(head: tuple[Place, Pe
     ab = (None, ["a", "b"], [b"a", b"b"])
     assert (seen[1_000], seen[3_000], seen[4_000]) == (ab, (None, [], []), ab)
     assert seen[2_000][0] == "headers"
-    # Most of them: an update makes a row new.
+    # Not all of them: an update makes a row new, and the safety rule holds it back.
     assert len(by_age & odd.keys()) >= 2
 
 
@@ -303,7 +303,7 @@ def test_a_shard_visits_no_rows_of_other_shards(head: tuple[Place, PendingRows])
                 taken |= versions(found)
             ((mine,),) = place.sql("SELECT count(*) FROM outbox WHERE bucket & 7 = 1")
             assert len(taken) == mine
-            # They are in flight; it looks for others meanwhile, and finds what comes.
+            # All rows are in flight, and further reads find nothing until new rows come.
             for _ in range(5):
                 assert read(reader, 500, BATCH_BYTES, taken) is None
             if times == 1:
@@ -327,7 +327,7 @@ def test_a_gap_of_ids_does_not_end_reading_by_windows(
     taken: dict[int, int] = {}
     while len(taken) < 20_000:
         taken |= found_of(reader, taken)
-        # No fair read comes between.
+        # Prevent a fair read in between.
         reader._plan._fair_at = float("inf")
     assert kinds == ["by buckets", *["window"] * (len(kinds) - 1)]
 
@@ -356,7 +356,7 @@ def test_a_window_larger_than_a_batch_is_read_again(
     head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head
-    # Those that come in the second batch are the older ones.
+    # The second Arrow batch holds the older rows.
     place.sql(
         "INSERT INTO outbox (id, kafka_topic, kafka_key) SELECT n, 't', convert_to('k' || n % 300, 'UTF8')"
         " FROM generate_series(8000, 1, -1) n"

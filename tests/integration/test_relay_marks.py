@@ -1,4 +1,4 @@
-"""Marks, purges and resets by themselves: whose they are, and what keeps a leader that was superseded from them."""
+"""Marks, purges and resets without a relay: each affects only its own marks, and a superseded leader is refused."""
 
 import contextlib
 import uuid
@@ -63,13 +63,13 @@ def marked(place: Place) -> dict[uuid.UUID | None, int]:
 
 
 def read(marking: Marking, in_flight: tuple[int, ...] = ()) -> list[int]:
-    # So many that a bucket may give all that it has.
+    # A limit that lets each bucket return all its rows.
     found = read_from(marking, 10_000, 1_000_000, dict.fromkeys(in_flight, 0))
     return [] if found is None else ids_of(found)
 
 
 def all_sent(place: Place) -> Progress:
-    """Return a record that says so of every row."""
+    """Return a progress record that names every row as sent."""
     return recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
 
 
@@ -99,7 +99,7 @@ def test_a_superseded_leader_marks_purges_and_resets_nothing(place: Place, manda
 
 
 def test_rows_marked_by_another_attempt_are_not_marked_again(place: Place, mandate: Mandate) -> None:
-    # The other is an attempt that was replaced, and does not know it yet: it has the same term.
+    # The other attempt was replaced and does not know it yet: it has the same term.
     with marker(place, mandate, MINE) as mine, marker(place, mandate, OTHERS) as others:
         ids = read(mine)
         assert read(mine, tuple(ids)) == []

@@ -1,4 +1,4 @@
-"""Whatever the statistics say, the relay's statements go by the index that they were written for."""
+"""The relay's statements use the index that they were written for, with any statistics."""
 
 import json
 import uuid
@@ -53,7 +53,7 @@ def session(request: pytest.FixtureRequest, empty: psycopg.Connection[Any]) -> p
 
 
 def indexes(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the indexes by which a plan looks at the outbox; a look at the table itself is one too."""
+    """Yield the indexes by which a plan reads the outbox, and the node type of a scan without an index."""
     if node.get("Relation Name") == "outbox" and node["Node Type"] != "ModifyTable":
         yield node.get("Index Name", node["Node Type"])
     for child in node.get("Plans", ()):
@@ -139,7 +139,7 @@ def test_a_window_is_read_by_bitmap_without_other_shards_rows(session: psycopg.C
                 (pages,) = nodes(plan_of(session, query, wanted), "Bitmap Heap Scan")
                 (index,) = pages["Plans"][:1]
                 assert index["Node Type"] == "Bitmap Index Scan"
-                # Where half of the rows are its own, the other index does as well.
+                # With two shards or fewer, the primary key serves as well.
                 assert index["Index Name"] in ({PENDING} if shards > 2 else {PENDING, PRIMARY})
                 assert str(last) in index["Index Cond"]
                 assert str(upto) in index["Index Cond"]
@@ -147,7 +147,7 @@ def test_a_window_is_read_by_bitmap_without_other_shards_rows(session: psycopg.C
 
 
 def claimed(ids: list[int]) -> dict[str, list[int]]:
-    """Return rows in flight, all of one moment."""
+    """Return the parameters for rows in flight, all with one create time."""
     return {"in_flight_ids": ids, "in_flight_times": [1_700_000_000_000_000] * len(ids)}
 
 
@@ -157,6 +157,6 @@ def as_the_arrow_session(session: psycopg.Connection[Any]) -> None:
 
 
 def nodes(node: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    """Return the parts of a plan of this kind that look at the outbox."""
+    """Return a plan's nodes of this kind that read the outbox."""
     own = [node] if node["Node Type"] == kind and node.get("Relation Name") == "outbox" else []
     return own + [found for child in node.get("Plans", ()) for found in nodes(child, kind)]

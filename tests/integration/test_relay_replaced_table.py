@@ -1,4 +1,4 @@
-"""An outbox that is put back from a backup under a relay that runs and has nothing to do."""
+"""An outbox that is restored from a backup under a running, idle relay."""
 
 import psycopg
 import pytest
@@ -13,7 +13,7 @@ COLUMNS = (
     "id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition, "
     "kafka_timestamp"
 )
-# The table as it was before its rows were sent, and the ways in which it comes back in one transaction.
+# A copy of the table from before its rows were sent, and the ways to restore it in one transaction.
 BACKUP = f"CREATE TABLE backup AS SELECT {COLUMNS} FROM outbox"
 REFILL = f"INSERT INTO outbox ({COLUMNS}) SELECT * FROM backup"
 WAYS = {

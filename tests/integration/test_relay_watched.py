@@ -1,4 +1,4 @@
-"""What a take-over has seen to is watched: somebody changes it while a relay leads."""
+"""A leader's watch notices changes to the conditions that its take-over has checked."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -28,13 +28,13 @@ def at(stack: Stack, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def watch(at: Place) -> Iterator[RelayWatch]:
-    """The watch of a leader that has just taken over."""
+    """Yield the watch of a leader that has just taken over."""
     with closing(RelayWatch(taken_over(at.settings(shards=1)))) as opened:
         yield opened
 
 
 def look(watch: RelayWatch) -> None:
-    """Look at everything once."""
+    """Run every look once."""
     for each in watch.looks:
         each.run()
 
@@ -49,7 +49,7 @@ def set_topic(at: Place, name: str, value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change under a leader, the problem that it is, and what the problem's text names."""
+    """A change under a leader, the error that it causes, and a text that the error contains."""
 
     make: Callable[[Place], object]
     problem: type[PipelineProblem]
@@ -107,7 +107,7 @@ def test_a_change_that_breaks_a_guarantee_is_noticed(at: Place, watch: RelayWatc
     change.make(at)
 
     def noticed() -> bool:
-        # A broker may know of a change a moment later.
+        # A broker may show a change a moment later.
         look(watch)
         return False
 
@@ -134,7 +134,7 @@ def test_a_difference_from_the_start_is_no_alarm(at: Place) -> None:
 
 
 def test_every_assumption_is_checked_within_a_minute(watch: RelayWatch) -> None:
-    # A broken guarantee within one round and the look itself; only old progress may wait longer.
+    # Two intervals and the look itself fit into a minute. Only the look at old progress is less frequent.
     assert all(each.every_seconds <= 30 for each in watch.looks if each.at != "progress")
 
 

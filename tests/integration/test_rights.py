@@ -1,4 +1,4 @@
-"""The rights that are printed are enough for roles that relay, write and operate, and less is refused with them."""
+"""The printed grants are enough for roles that relay, write and operate; a missing one is named in the refusal."""
 
 import json
 import uuid
@@ -36,7 +36,7 @@ def place(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def roles(place: Place) -> Iterator[dict[str, str]]:
-    """Connection strings of three roles that may connect, and nothing else so far; there is no table either."""
+    """Yield connection strings of three roles that may only connect. The outbox table does not exist yet."""
     place.sql("DROP TABLE outbox")
     names = ("relay_small", "writer_small", "operator_small")
     for name in names:
@@ -162,7 +162,7 @@ def test_printed_ddl_can_run_twice_without_duplicate_indexes(
     name = TableName(table='out"box', schema="shop")
     place.sql("DROP TABLE outbox; CREATE SCHEMA shop")
     if made:
-        # As a relay makes them, and an archive: without names of indexes.
+        # As a relay and an archive create them: without index names.
         with psycopg.connect(place.dsn) as connection:
             create_schema(connection, name, shape)
             create_locks(connection, name, shape)

@@ -9,7 +9,7 @@ from thresher.outbox import Message, Outbox, SchemaRefused, Shape, check_schema,
 from thresher.outbox.shape import bucket_of
 
 NAME = TableName(table="outbox")
-# As goharvest's README has it.
+# Copied from goharvest's README.
 GOHARVEST = """
 CREATE TABLE outbox (
   id                  BIGSERIAL PRIMARY KEY,

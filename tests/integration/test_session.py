@@ -1,4 +1,4 @@
-"""Where the engine gets its Spark from: real programs, each in a process of its own."""
+"""How the engine gets its Spark session: real programs, each in its own process."""
 
 import subprocess
 import sys

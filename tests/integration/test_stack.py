@@ -157,7 +157,7 @@ def test_a_killed_node_of_three_loses_no_acked_record(cluster: Stack) -> None:
     assert sorted(receive(kafka.bootstrap, "moving", 60), key=int) == [str(n) for n in range(60)]
     kafka.start_node(victim)
     assert Admin(kafka.bootstrap).cluster().brokers == {1, 2, 3}
-    # A node comes back although another is meant to stay away.
+    # One node is started again while another one stays stopped.
     for node in (2, 3):
         kafka.nodes[node].kill()
     kafka.start_node(2)
@@ -167,7 +167,7 @@ def test_a_killed_node_of_three_loses_no_acked_record(cluster: Stack) -> None:
 
 
 def forward(listener: socket.socket, target: int, seen: list[int]) -> None:
-    """Accept for ever and pass bytes on; the test's end closes the socket and with it this thread."""
+    """Accept connections and forward their bytes, until the test closes the listener."""
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
         try:
@@ -205,7 +205,7 @@ def test_a_listener_is_advertised_under_its_proxy() -> None:
             threading.Thread(target=forward, args=(proxy, stack.kafka.port("PROXIED"), seen), daemon=True).start()
             Admin(stack.kafka.bootstrap).create_topic("proxied")
             send(f"127.0.0.1:{proxy_port}", "proxied", ["x" * 1000])
-            # Client metadata sends the client to the advertised port: the record itself went through the proxy.
+            # The metadata names the advertised port: the record itself went through the proxy.
             assert seen[0] > 1000
             own_properties_apply(stack)
             acls_decide(stack)
@@ -272,7 +272,7 @@ def test_ports_lost_to_another_program_are_drawn_again(stack: Stack, monkeypatch
 
 
 def test_a_foreign_broker_on_the_port_is_not_ours(stack: Stack) -> None:
-    # Ours cannot get the port, the stranger answers on it under the same node id.
+    # Our broker cannot get the port, and a foreign broker answers on it with the same node id.
     other = Stack(kafka=KafkaOptions(port=1))
     other.kafka.options = KafkaOptions()
     try:

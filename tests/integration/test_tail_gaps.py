@@ -1,4 +1,4 @@
-"""Rows that the log does not hold are neither taken for published nor deleted, and the tail says so."""
+"""Rows that the log does not hold are neither treated as published nor deleted, and the tail reports them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def values(messages: Any) -> list[bytes]:
     return [message.value() for message in messages]
 
 
-# Each lets inserts go by the publication, or by the name of the table, and then puts things right.
+# Each pair lets inserts bypass the publication or the table's name, and then repairs it.
 CHANGES = {
     "left out": ["ALTER PUBLICATION {slot} DROP TABLE outbox", "ALTER PUBLICATION {slot} ADD TABLE outbox"],
     "no inserts": [
@@ -70,7 +70,7 @@ def test_a_publication_changed_under_a_tail_ends_it(place: Places, change: list[
     assert error.exit_code == 4
     assert "was changed" in str(error)
     assert "can be inserted again" in str(error)
-    # It is not told that nothing is missing before a point that nobody has watched.
+    # The slot does not move back.
     assert at.found_slot().confirmed >= (confirmed or 0)  # type: ignore[union-attr, operator]
     with at.tailing() as tailing:
         assert isinstance(tailing.ended(), LogLost)
@@ -143,7 +143,7 @@ def test_rows_from_before_the_slot_are_not_deleted(place: Places) -> None:
         tailing.until(lambda: at.pending() == 1)
         time.sleep(3)
         assert at.sql("SELECT kafka_value FROM outbox") == [(b"before",)]
-    # Another tail knows it too.
+    # A later tail knows it too.
     with at.tailing(keep_seconds=0.0) as tailing:
         tailing.until(lambda: tailing.up)
         stash(at, "2")
@@ -172,7 +172,7 @@ def test_rows_from_before_the_slot_prevent_leaving(place: Places) -> None:
     at.drop_slot()
     stash(at, "before")
     at.create_slot()
-    # Of those behind the making of the slot it is known that they are in its log.
+    # Rows that were written after the slot was made are in its log.
     stash(at, "1")
     with at.tailing() as tailing:
         assert values(at.read(1)) == [b"1"]
@@ -189,7 +189,7 @@ def test_trimming_keeps_up_with_publishing(place: Places) -> None:
     count = 60_000
     with at.tailing(keep_seconds=0.0) as tailing:
         tailing.until(lambda: tailing.up)
-        # Rows that are due later stand before the others.
+        # Rows that are due later come first in the table.
         at.sql(
             "INSERT INTO outbox (kafka_topic, kafka_value, create_time) "
             "SELECT %s, 'x', now() + interval '1 day' * (n <= 12000)::int FROM generate_series(1, %s) n",

@@ -1,4 +1,4 @@
-"""What is deleted from a table that is read from the log."""
+"""Deleting published rows from a table that a tail reads from the log."""
 
 from collections.abc import Iterator
 
@@ -64,7 +64,7 @@ def test_rows_that_stay_long_are_skipped_by_deletion(log: Logged) -> None:
 
 
 def test_a_row_of_this_moment_is_checked_again(log: Logged) -> None:
-    """It may be younger than the transaction that looks, and is due a moment later."""
+    """The row may be younger than the deleting transaction, and is due a moment later."""
     table = TailedTable(log.connection, OUTBOX, Shape.THRESHER)
     first = log.slots.next_transaction()
     insert(log, "now", created="now() + interval '1 second'")
@@ -100,7 +100,7 @@ def test_a_malformed_row_becomes_dead_unchanged(log: Logged) -> None:
 def test_a_dead_row_not_yet_visible_can_be_replayed(log: Logged) -> None:
     log.connection.execute(statement("outbox_dead_create", OUTBOX))
     insert(log, "t")
-    # Set aside before the row could be seen in its table: it is there all the same.
+    # The row became dead before it was visible in its table, and it is in both.
     log.connection.execute(
         "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_header_keys, kafka_header_values, "
         "kind, reason, attempts, blocking) "

@@ -1,4 +1,4 @@
-"""A tail publishes what is committed to an outbox, read from the log: each row once, in the order of commits."""
+"""A tail publishes the committed rows of an outbox from the log: each row once, in commit order."""
 
 import os
 import signal
@@ -82,7 +82,7 @@ def test_transforms_change_rows_of_the_log(place: Places, via: Via) -> None:
     with at.tailing(transforms=tuple(f"tests.relay.transforms:{name}" for name in names)) as tailing:
         found = at.read(5, f"{at.topic}-elsewhere")
         tailing.until(lambda: (tailing.total("relayed"), tailing.total("filtered")) == (5, 5))
-        # The one that a transform fails on.
+        # The row that fails in a transform.
         tailing.until(lambda: len(at.dead()) == 1)
     assert values(found) == [f"V{n}!".encode() for n in (0, 2, 4, 6, 8)]
     assert found[0].headers() == [("n", b"0"), ("shouted", b"yes")]
@@ -152,7 +152,7 @@ def test_bad_rows_become_dead_and_can_be_replayed(place: Places, via: Via) -> No
         at.admin.create_topic(bad.topic, partitions=1)
 
         def published() -> bool:
-            # For a moment the topic is still taken for missing, and its grace is over.
+            # For a moment the topic still counts as missing, and its grace is over.
             with psycopg.connect(at.dsn) as connection:
                 if via is Via.LOG:
                     replay_to_log(connection, at.settings().outbox, slot=at.slot, kind="no-topic")
@@ -173,7 +173,7 @@ def test_a_held_topic_keeps_only_its_own_rows_waiting(place: Places) -> None:
         assert len(at.read(20)) == 20
         before = at.found_slot()
         assert before is not None
-    # Another attempt knows what waits.
+    # The next attempt knows which rows wait.
     with at.tailing(limits={"grace_seconds": 600}) as tailing:
         tailing.until(lambda: tailing.up)
         at.admin.create_topic(late, partitions=1)
@@ -230,7 +230,7 @@ def test_a_recreated_slot_is_noticed_in_the_first_term(place: Places) -> None:
     with at.tailing() as tailing:
         at.stash(Message(topic=at.topic, key="k", value="1"))
         at.read(1)
-        # At once, so that the next attempt finds a slot again.
+        # Recreate the slot at once, so that the next attempt finds it.
         with psycopg.connect(at.dsn, autocommit=True) as connection, at.slots() as slots:
             slots.free(at.slot)
             eventually(lambda: dropped(connection, at.slot), 20)

@@ -49,7 +49,7 @@ def numbers(records: Sequence[Record]) -> list[int]:
 
 
 def require_order(records: Sequence[Record]) -> None:
-    """See that the numbers in the values rise within each topic and key."""
+    """Check that the numbers in the values rise within each topic and key."""
     for stream in {(record.topic(), record.key()) for record in records}:
         own = numbers([record for record in records if (record.topic(), record.key()) == stream])
         assert own == sorted(own), stream
@@ -61,7 +61,7 @@ def joined(settings: Settings) -> Mandate:
 
 
 def ended(backend: DbBackend, seconds: float = 60.0) -> BaseException | None:
-    """Wait for the end of a backend, and return what it ended with, which is not raised again."""
+    """Wait for the end of a backend, and return its error, which the backend then does not raise."""
     eventually(lambda: not backend.running, seconds)
     error, backend.error = backend.error, None
     return error
@@ -109,7 +109,7 @@ def test_an_errored_topic_is_paused_and_others_are_sent(place: Places) -> None:
         assert resting["reason"]
         at.stash(Message(topic=at.topic, key="k", value="2"))
         at.until(backend, lambda: at.pending() == 1)
-        # It rests: nobody has touched it since.
+        # The topic is paused: no worker has taken its lock since.
         assert at.locks()[missing]["token"] == resting["token"]
     assert numbers(at.read(2)) == [1, 2]
 
@@ -134,7 +134,7 @@ def test_a_past_error_shortens_no_later_grace(place: Places) -> None:
     limits = {"grace_seconds": 2.0}
     with at.backend(threads=1, producer_factory=faulty, limits=limits, locking={"lock_seconds": 2.0}) as backend:
         at.until(backend, lambda: at.locks().get(at.topic, {}).get("error"))
-        # While it rests, for another reason.
+        # While the topic is paused for another reason.
         at.admin.delete_topics([at.topic])
         at.until(backend, lambda: at.locks()[at.topic]["retries"] > 1 or at.pending() == 0)
         assert at.dead() == []
@@ -249,7 +249,7 @@ def test_processes_that_join_together_form_one_group(place: Places) -> None:
 def test_a_founder_that_died_midway_is_replaced(place: Places) -> None:
     at = place()
     joined(at.locked_settings())
-    # It wrote its term, and was killed.
+    # As a founder that was killed after it had written its term.
     at.sql("UPDATE thresher_relay SET term = gen_random_uuid(), term_time = now(), settled_on = NULL")
     at.stash(Message(topic=at.topic, key="k", value="1"))
     with at.backend(threads=1) as backend:
@@ -288,10 +288,10 @@ def test_a_worker_whose_lock_was_taken_changes_nothing(place: Places, point: Cra
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
     with standing_at(point) as hold, at.backend(threads=1, hook=HOOK) as slow:
         assert hold.arrived.wait(60)
-        # Its lock runs out, and another process takes it.
+        # The worker's lock expires, and another process takes it.
         at.sql("UPDATE outbox_lock SET locked_at = locked_at - interval '2 minutes' WHERE locked_by IS NOT NULL")
         if point is CrashPoint.SETTLING:
-            # It holds the lock's row until its session ends.
+            # The worker's transaction locks the row of the topic lock until its session ends.
             at.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'thresher/%'")
         with at.backend(threads=1) as quick:
             at.until_sent(quick)
@@ -312,7 +312,7 @@ def test_a_producer_fenced_too_late_restarts_its_turn(place: Places) -> None:
     settings = at.locked_settings()
     with standing_at(CrashPoint.FLUSHED) as hold, at.backend(threads=1, hook=HOOK) as backend:
         assert hold.arrived.wait(60)
-        # As a process does that had the lock before, and has not noticed yet that it lost it.
+        # As a process that lost the lock and does not know it yet.
         late = TransactionalProducer(transactional_id(settings.name, at.locks()[at.topic]["slot"]), settings.kafka)
         late.init(progress_topic(settings.name))
         late.discard()
@@ -368,7 +368,7 @@ def test_an_errored_lock_is_not_free_before_its_pause_ends(place: Places) -> Non
         again = at.take(locks, at.topic, seconds=0.0)
         assert again is not None
         assert again.retries == 1
-        # That error said nothing about whether the topic is there.
+        # The error did not say that the topic is missing.
         assert again.missing_seconds == 0
 
 
@@ -381,7 +381,7 @@ def test_a_worker_that_inited_too_late_leaves_before_it_writes(place: Places) ->
         at.sql("UPDATE outbox_lock SET token = token + 1, locked_by = 'another'")
         hold.go.set()
         eventually(lambda: late.counts.get("locks_lost"), 60)
-        # It wrote neither a record nor a claim, and the lock is the other's.
+        # The worker wrote neither a record nor a claim, and the other process holds the lock.
         assert late.counts.get("transactions", 0) == 0
         assert at.admin_end(progress_topic(at.settings().name)) == written
         assert at.locks()[at.topic]["locked_by"] == "another"
@@ -418,7 +418,7 @@ def test_a_part_of_a_split_topic_has_only_its_keys(place: Places) -> None:
         locks.register(at.topic, 2)
         ((term,),) = at.sql("SELECT term::text FROM thresher_relay")
         terms = LockTerms(owner="test", relay=at.settings().name, term=term, seconds=60.0)
-        # Somebody works on the second part.
+        # Another worker holds the second part.
         other = locks.acquire(LockState(topic=at.topic, part=1, parts=2), terms)
         assert other is not None
         with at.backend(threads=1, locking=split) as backend:
@@ -528,7 +528,7 @@ def test_a_split_topic_is_sent_in_parts_in_key_order(place: Places) -> None:
     require_order(found)
     assert sorted(numbers(found)) == list(range(1_000))
     assert set(at.locks()) == {at.topic, *(f"{at.topic}#{part}" for part in range(4))}
-    # All four had work, each under its own slot.
+    # All four parts were used, each with its own slot.
     assert len({at.locks()[f"{at.topic}#{part}"]["slot"] for part in range(4)}) == 4
 
 
@@ -540,7 +540,7 @@ def test_another_split_is_refused_until_it_is_changed_for_all(place: Places) -> 
         at.until_sent(backend)
         with pytest.raises(OtherSplit, match="4 parts"):
             joined(at.locked_settings(locking=two))
-        # While workers are at work.
+        # Workers are running meanwhile.
         at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100, 200)))
         assert change_split(at.locked_settings(locking=four), at.topic, 2, wait_seconds=60) == 4
         at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(200, 300)))
@@ -557,7 +557,7 @@ def test_a_killed_parts_rows_are_settled_before_the_split_changes(place: Places)
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(40)))
     with standing_at(CrashPoint.COMMITTED) as hold, at.backend(threads=1, hook=HOOK) as backend:
         assert hold.arrived.wait(60)
-        # It was killed here, and its lock has run out.
+        # As if the worker was killed here, and its lock has expired.
         at.sql("UPDATE outbox_lock SET locked_at = locked_at - interval '2 minutes' WHERE locked_by IS NOT NULL")
         assert change_split(at.locked_settings(), at.topic, 3, wait_seconds=60) == 1
         assert at.pending() == 0
@@ -591,7 +591,7 @@ def test_a_switch_to_a_leader_settles_a_lost_workers_rows(place: Places) -> None
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
     with standing_at(CrashPoint.COMMITTED) as hold, at.backend(threads=1, hook=HOOK) as backend:
         assert hold.arrived.wait(60)
-        # The process is cut off from its database, and taken for dead.
+        # The process loses its database sessions, and counts as dead.
         end_sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'thresher/%'"
         backend.request_stop()
         at.sql(end_sessions)
@@ -607,7 +607,7 @@ def test_a_truncated_table_is_settled_before_rows_are_read(place: Places) -> Non
     with at.backend() as backend:
         at.until_sent(backend)
         ((first,),) = at.sql("SELECT term FROM thresher_relay")
-        # Another file: to a worker, it might be a restored table.
+        # TRUNCATE gives the table a new file: a worker cannot tell it from a restored table.
         at.sql("TRUNCATE outbox")
         at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10, 20)))
         at.until_sent(backend)
@@ -621,7 +621,7 @@ def test_rows_of_a_restored_table_are_not_sent_again(place: Places) -> None:
     topics = at.topics(3)
     at.stash(*(Message(topic=topics[n % 3], key="k", value=str(n)) for n in range(30)))
     at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_value FROM outbox")
-    # Several batches of each topic: the last record of a slot does not name them all.
+    # Several batches of each topic: the last progress record of a slot names only some of the rows.
     with at.backend(limits={"batch_rows": 3}) as backend:
         at.until_sent(backend)
     at.sql("TRUNCATE outbox")
@@ -663,7 +663,7 @@ DEIMOS_LOCKS = """
 
 def test_deimos_own_tables_are_shared_by_locks(place: Places) -> None:
     at = place(shape=Shape.DEIMOS, table="kafka_messages")
-    # As Deimos left it: without our columns, with a row of its own.
+    # As Deimos left the table: without our columns, with a row of Deimos.
     at.sql(DEIMOS_LOCKS)
     at.sql("INSERT INTO kafka_topic_info (topic, error, retries) VALUES (%s, true, 3)", at.topic)
     at.stash(

@@ -1,4 +1,4 @@
-"""The tracker on a real broker and a real Spark: what it redelivers, when, with what, and what it refuses."""
+"""The tracker on a real broker and a real Spark: redelivery, dead letters, and refusals."""
 
 import random
 import threading
@@ -43,7 +43,7 @@ def topics(stack: Stack, spark: Session) -> QueueTopics:
 
 
 def await_redelivered(topics: QueueTopics, count: int) -> dict[bytes, Any]:
-    """Wait for so many messages in the message topic, and return them by payload."""
+    """Wait for exactly `count` redelivered messages, and return them by payload."""
     eventually(lambda: len(redelivered(topics)) >= count, PATIENCE_SECONDS, lambda: f"{redelivered(topics)}")
     found = redelivered(topics)
     assert len(found) == count
@@ -136,7 +136,9 @@ def test_dead_letters_are_put_back_as_new_or_dropped(topics: QueueTopics) -> Non
     assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 1
     assert drop(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 2)) == 1
     assert [letter.record.payload for letter in dead_letters(topics.config)] == [b"3"]
-    assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 0, "it was put back"
+    assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 0, (
+        "the letter was replayed"
+    )
     (record,) = redelivered(topics)
     assert (record.payload, record.delivery_count, record.origin_id) == (b"1", 1, MessageId(0, 1))
 
@@ -152,7 +154,7 @@ def test_a_replayed_letter_is_not_replayed_again(topics: QueueTopics) -> None:
     hanging.begin()
     hanging.produce([(0, (dead, b"", b"0-9@1/orders", place, 0, None))])
     assert hanging.flush() == []
-    # As a tracker that is stopped in the middle of its transaction. Whoever changes letters waits for it.
+    # As a tracker that is stopped in the middle of its transaction. A replay waits for its end.
     ending = threading.Timer(6.0, hanging.discard, kwargs={"abort": True})
     ending.start()
     assert replay(topics.config, lambda _: True) == 1
@@ -163,7 +165,7 @@ def test_a_replayed_letter_is_not_replayed_again(topics: QueueTopics) -> None:
 
 def test_a_refused_message_becomes_a_dead_letter_alone(topics: QueueTopics) -> None:
     topics.configure(topics.config.message_topic, max_message_bytes="20000")
-    # What cannot be compressed: the broker judges what is sent.
+    # Incompressible bytes: the broker checks the compressed size.
     large = random.Random(5).randbytes(60_000)
     write(topics, *(start(number, 200) for number in range(5)), start(5, 200, value=large), start(6, 200))
     with tracked(topics):
@@ -197,7 +199,7 @@ def test_the_newest_of_two_trackers_has_the_partitions(topics: QueueTopics) -> N
     older.start()
     eventually(lambda: figure(older, "tracking"), PATIENCE_SECONDS)
     with tracked(topics):
-        # Nothing is written while nothing happens: the older one learns of it with its next transaction.
+        # An idle tracker writes nothing: the older one learns of its successor with its next transaction.
         await_redelivered(topics, 1)
         write(topics, start(2, 200))
         await_redelivered(topics, 2)
@@ -219,7 +221,7 @@ def test_the_committed_offset_follows_messages_in_progress(topics: QueueTopics) 
         before = offset()
         write(topics, start(100, 60_000), *(m for n in range(200, 220) for m in (start(n, 60_000), end(n))))
         time.sleep(3)
-        assert before <= offset() <= before + 2, "a message in progress keeps it back"
+        assert before <= offset() <= before + 2, "a message in progress holds the offset back"
         write(topics, end(100))
         eventually(lambda: offset() >= before + 40, PATIENCE_SECONDS)
 

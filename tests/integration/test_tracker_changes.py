@@ -1,4 +1,4 @@
-"""A tracker whose topics and shards change while messages are in progress, and whose records are gone."""
+"""A tracker whose topics and shards change while messages are in progress, and whose records expire."""
 
 import random
 import time
@@ -40,7 +40,7 @@ def topics(stack: Stack, spark: Session) -> QueueTopics:
 
 
 def remove_before(topics: QueueTopics, topic: str, offsets: dict[int, int]) -> None:
-    """Remove records as retention would."""
+    """Delete records before these offsets, as retention does."""
     places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
     for future in topics.admin.client.delete_records(places).values():
         future.result(30)
@@ -61,7 +61,7 @@ class Applications:
         self._consumers: dict[str, QueueConsumer] = {}
 
     def receive(self, queue: str, payload: bytes) -> Message:
-        """Return the one message that its queue has."""
+        """Return the only message of a queue."""
         if queue not in self._consumers:
             self._consumers[queue] = self._service.queue(queue).consumer()
         (message,) = self._consumers[queue].receive_batch(1, PATIENCE_SECONDS)
@@ -81,7 +81,7 @@ def test_many_queues_share_few_marker_partitions(topics: QueueTopics) -> None:
         while len(processed) < 6 * len(queues) and time.monotonic() < deadline:
             for queue, consumer in consumers.items():
                 for message in consumer.receive_batch(10, 0.02):
-                    # Each of them comes twice: given back the first time.
+                    # Each message comes twice: the first delivery is nacked.
                     if message.delivery_count == 1:
                         message.nack()
                     else:
@@ -103,10 +103,10 @@ def test_a_message_in_progress_survives_marker_retention(topics: QueueTopics) ->
         write(topics, *(start(number, 15_000) for number in (1, 2, 3)))
         begun = tracked_to(topics)[partition]
         for _ in range(3):
-            # As their consumers do.
+            # As the messages' consumers do.
             write(topics, *(keep_alive(number, 15_000) for number in (1, 2, 3)))
             before = tracked_to(topics)[partition]
-            # Their Starts are written anew after half of the retention, and the offset follows.
+            # The Starts are written again after half of the retention, and the committed offset follows.
             eventually(lambda: tracked_to(topics)[partition] > before, PATIENCE_SECONDS)  # noqa: B023
             remove_before(topics, topics.config.marker_topic, tracked_to(topics))
         assert figure(tracker, "rewritten") >= 6

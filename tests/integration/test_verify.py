@@ -37,7 +37,7 @@ DEAD = (
 
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """A load in an outbox, its history, and a topic for it to go to."""
+    """A load in an outbox, its history, and its topic."""
 
     bootstrap: str
     topic: str
@@ -51,12 +51,12 @@ class Scene:
         self.producer.init_transactions()
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """The rows in the order of their ids: key and identity."""
+        """Return key and identity of the rows, in the order of their ids."""
         query = "SELECT kafka_key, kafka_header_values[1] FROM outbox ORDER BY id"
         return [(bytes(key), bytes(name)) for key, name in self.connection.execute(query)]
 
     def send(self, rows: list[tuple[bytes, bytes]], *, commit: bool = True, **fields: Any) -> None:
-        """Send records as the pump writes them, but for the fields given."""
+        """Send records as the pump writes them, except for the given fields."""
         self.producer.begin_transaction()
         for key, name in rows:
             given = {"key": key, "value": name.ljust(VALUE_BYTES, b"."), "headers": [(HEADER, name)], **fields}
@@ -64,7 +64,7 @@ class Scene:
         self.end(commit=commit)
 
     def send_stored(self, **changes: Any) -> list[str]:
-        """Send every row with all its columns, but for what is given; return their identities."""
+        """Send every row with all its columns, except for the given changes. Return the identities."""
         query = (
             "SELECT kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition,"
             " floor(extract(epoch FROM kafka_timestamp) * 1000)::bigint FROM outbox ORDER BY id"
@@ -84,7 +84,7 @@ class Scene:
         return sent
 
     def end(self, *, commit: bool = True) -> None:
-        """End the transaction and return when readers know: a broker answers before its markers are written."""
+        """End the transaction, and return when readers see it: a broker answers before it has written the markers."""
         self.producer.flush()
         if commit:
             self.producer.commit_transaction()
@@ -115,7 +115,7 @@ class Scene:
     def run(self, *arguments: str) -> Any:
         app = typer.Typer()
         app.command()(command.verify)
-        # Outside variables must not decide what is looked at.
+        # Variables of the environment must not choose the servers.
         given = ["--history", str(self.history), "--bootstrap", self.bootstrap, *arguments]
         return CliRunner().invoke(app, given, env={"THRESHER_DS": None})
 
@@ -134,7 +134,7 @@ def scene(
     topic, history = f"{topic_prefix}load", tmp_path / "history.jsonl"
     admin = Admin(stack.kafka.bootstrap)
     admin.create_topic(topic, partitions=PARTITIONS)
-    # A broker may hear of it later than its controller.
+    # A broker may learn of the topic later than the controller.
     eventually(lambda: admin.topics(topic), 60)
     plan = Plan(
         dsn=dsn, records=600, keys=10, run="run", topic=topic, writers=3, rollback_share=0.3, transaction_rows=7,
@@ -170,7 +170,7 @@ def test_records_of_a_second_pump_are_told_apart(scene: Scene) -> None:
     answer = scene.run("--ds", scene.dsn, "--json")
     assert (answer.exit_code, json.loads(answer.stdout)["other_runs"]) == (0, 50)
     assert "phantom 50" in scene.run("--ds", scene.dsn, "--alone").output
-    # The history of the second run, as far as it is in the topic.
+    # The history of the second run.
     kept = [line for line in scene.history.read_text().splitlines() if '"row"' not in line]
     second = scene.history.with_name("second.jsonl")
     second.write_text("\n".join(kept).replace('"run":"run"', '"run":"second"'))
@@ -232,7 +232,7 @@ def test_varied_rows_that_arrived_unchanged_are_verified(scene: Scene) -> None:
     answer = scene.run("--ds", scene.dsn, "--json")
     content = json.loads(answer.stdout)
     assert (answer.exit_code, content["ok"], content["read"]) == (0, True, len(sent)), content
-    # They were sent after the last was committed: by the clock of this machine, on both sides.
+    # All records were sent after the last commit, by this machine's clock for both.
     assert 0 <= content["longest_silence_seconds"] < 600
 
 
@@ -295,7 +295,7 @@ def test_at_least_once_allows_direct_repeats(scene: Scene) -> None:
 def test_pending_and_dead_rows_are_looked_up_in_the_database(scene: Scene) -> None:
     rows = scene.rows()
     scene.send(rows[:-3])
-    # The last is dead; of the others all but two were dispatched, in one way or the other.
+    # The last row is dead. All others but two were stamped.
     scene.connection.execute(DEAD)
     scene.connection.execute("DELETE FROM outbox WHERE id IN (SELECT id FROM outbox_dead)")
     scene.connection.execute(
@@ -308,7 +308,7 @@ def test_pending_and_dead_rows_are_looked_up_in_the_database(scene: Scene) -> No
     answer = scene.run("--ds", scene.dsn)
     assert answer.exit_code == 1
     assert "rows still in the outbox: 2" in answer.output
-    # Without the database nobody can know.
+    # Without the database, pending and dead rows look lost.
     assert command.judge(read_history(scene.history), scene.sources(dsn=None)).lost == 3
     scene.send(rows[-3:])
     assert "also among the dead rows" in scene.run("--ds", scene.dsn).output
@@ -339,7 +339,7 @@ def test_verify_waits_until_no_row_is_pending_or_missing(scene: Scene) -> None:
     thread = threading.Thread(target=relay)
     started = time.monotonic()
     thread.start()
-    # Longer than the test may take: it does not wait for the whole of it.
+    # Longer than the test may take: verify does not wait for the whole time.
     verdict = scene.judge(wait_seconds=600)
     thread.join()
     assert verdict.ok, verdict.examples
@@ -427,7 +427,7 @@ def test_unreachable_brokers_are_an_error_not_an_empty_topic() -> None:
 
 def test_an_end_not_reached_in_time_is_an_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.send(scene.rows()[:10])
-    # An end that nobody will ever write up to; and nothing else is waited for with so little patience.
+    # An end that is never reached, with a short time limit.
     monkeypatch.setattr("thresher.testing.reading._places", lambda *_: [(scene.topic, 0)])
     monkeypatch.setattr("thresher.testing.reading._ends", lambda *_: {(scene.topic, 0): 1000})
     with pytest.raises(ReadingFailed, match=rf"{scene.topic}\[0\] to offset 1000"):
@@ -436,7 +436,7 @@ def test_an_end_not_reached_in_time_is_an_error(scene: Scene, monkeypatch: pytes
 
 @pytest.mark.parametrize("shape", [Shape.THRESHER, Shape.GOHARVEST])
 def test_rows_are_found_in_a_table_of_any_name(dsn: str, connection: psycopg.Connection[Any], shape: Shape) -> None:
-    # 58 bytes, so that the companion's name is as long as a name can be; a percent sign is no parameter.
+    # 58 bytes, so that the name of the table of dead rows has the full length; a percent sign is no parameter.
     table = TableName(table='my "50%s" box'.ljust(58, "x"), schema="its own")
     connection.execute('CREATE SCHEMA "its own"')
     create_schema(connection, table, shape)
@@ -456,7 +456,7 @@ def test_rows_are_found_in_a_table_of_any_name(dsn: str, connection: psycopg.Con
 def test_dead_rows_are_found_beside_the_outbox_in_use(
     connection: psycopg.Connection[Any],
 ) -> None:
-    # Another table of that name comes first in the search_path, and belongs to somebody else.
+    # Another table of that name comes first in the search_path.
     connection.execute("CREATE SCHEMA first; CREATE TABLE first.outbox_dead (unlike text)")
     create_schema(connection, TableName(table="outbox"))
     connection.execute("SET search_path = first, public")
