@@ -26,7 +26,7 @@ from thresher.spark.session.session import Session
 from thresher.testing.leadership import Ballot, StagedLeadership
 
 NONE = ElectionSettings(kind=ElectionKind.NONE)
-# So long that no slow process loses its lease. A process that stops releases it.
+# Long enough that no slow process loses its lease. A process that stops releases it.
 LEASE = ElectionSettings(lease_seconds=20.0)
 
 

@@ -85,7 +85,7 @@ GARBAGE = [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02[]", b"\x7f\xff\xff\xff"
 
 
 def test_only_the_newest_task_of_this_engine_gets_the_line(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So long that no connection is closed because the machine stalls before its hello.
+    # Long enough that no connection is closed because the machine stalls before its hello.
     monkeypatch.setattr("thresher.spark.driver.line_server._HELLO_SECONDS", 60.0)
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)

@@ -28,7 +28,7 @@ def test_many_rows_with_future_timestamps_delay_no_others(
         LATE,
     )
     at.stash(*(Message(topic=at.topic, key=f"k{n % 100}", value=f"{n}") for n in range(GOOD)))
-    # So long that a relay that keeps retrying all these rows would send no others within it.
+    # Long enough that a relay that keeps retrying all these rows would send no others within it.
     with at.relaying(delivery=delivery, shards=1, transforms=transforms, limits={"grace_seconds": 600.0}) as relaying:
         relaying.until(lambda: at.pending() == LATE)
         assert at.dead() == []

@@ -158,7 +158,7 @@ def test_the_memory_of_topics_is_bounded() -> None:
 def test_the_memory_of_header_names_may_be_cleared_concurrently() -> None:
     class Forgetful(dict[str, int]):
         def __setitem__(self, name: str, size: int) -> None:
-            pass  # as if cleared at once
+            pass  # As if another thread had cleared it at once.
 
     for shape in (Shape.THRESHER, Shape.GOHARVEST):
         admission = Admission(shape, Limits())

@@ -1,4 +1,4 @@
-"""Topics whose rows wait, as the driver knows them from what its shards tell."""
+"""Held topics, rejections and dead rows, as the driver reports them from its shards' events."""
 
 import pytest
 

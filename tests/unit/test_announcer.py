@@ -1,4 +1,4 @@
-"""How event handlers are told."""
+"""How events reach their handlers."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_a_failing_handler_disturbs_no_other_handler(caplog: pytest.LogCaptureFi
     def failing(_event: Event) -> None:
         raise RuntimeError("the handler's own trouble")
 
-    # The first of them: whoever comes after it is told all the same.
+    # The first handler fails; the next one is called nevertheless.
     announcer.add(failing)
     announcer.add(told.append)
     announcer.start()

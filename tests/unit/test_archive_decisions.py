@@ -1,4 +1,4 @@
-"""What an archiver does next, by the manifest and the file; and the names, places and pauses of an archive."""
+"""The next step of an archiver, by manifest and file; names, places and pauses of an archive."""
 
 import errno
 import uuid

@@ -1,4 +1,4 @@
-"""Arrays in Postgres' binary format are what the driver itself would send."""
+"""Arrays in Postgres' binary format are those that psycopg would send."""
 
 from array import array
 

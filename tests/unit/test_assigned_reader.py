@@ -1,4 +1,4 @@
-"""Which errors of the client end a reader, and which it survives."""
+"""Errors of the client that end a reader, and errors that it survives."""
 
 import pytest
 from confluent_kafka import KafkaError
@@ -15,7 +15,7 @@ from thresher.kafka.problem import BrokerLost, BrokerRefused
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
-        # The watch tells whether the topic stays missing.
+        # The partition watch reports a topic that is really missing.
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_PARTITION,
     ],

@@ -1,4 +1,4 @@
-"""What one attempt's shell decides by itself: under which mark, by which time, and what it notices while it waits."""
+"""Decisions of one attempt outside the protocol: its mark, its time, and failures that it notices while it waits."""
 
 import uuid
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ MANDATE = Mandate(
 
 
 class Attempts:
-    """Makes attempts without servers, all at the same shard under the same number."""
+    """Makes attempts without servers, all of the same shard and with the same attempt number."""
 
     def __init__(self, resources: ExitStack) -> None:
         self._resources = resources

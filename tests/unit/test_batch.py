@@ -1,4 +1,4 @@
-"""Batches of outbox rows, and the plans that are made of them."""
+"""Batches of outbox rows, and the plan for each row: record, filtered or dead."""
 
 from datetime import UTC, datetime
 from typing import Any

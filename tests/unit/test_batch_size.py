@@ -1,4 +1,4 @@
-"""How large batches become by how long they took."""
+"""The size of the next batch, by the duration of the last."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_a_slow_batch_halves_the_next_down_to_the_least() -> None:
     size.learn(1_000, 1.1, 1.0)
     assert size.rows == 500
     size.learn(100, 1.1, 1.0)
-    assert size.rows == 50, "half of what was slow"
+    assert size.rows == 50, "half of the slow batch"
     for _ in range(9):
         size.learn(size.rows, 1.1, 1.0)
     assert size.rows == 10

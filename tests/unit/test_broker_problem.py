@@ -1,4 +1,4 @@
-"""What is told of a broker that fails us."""
+"""Error texts and error types for a failing broker."""
 
 import pytest
 from confluent_kafka import KafkaError

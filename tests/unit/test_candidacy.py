@@ -1,4 +1,4 @@
-"""What many threads see of one leadership, by a clock of the test's own."""
+"""One leadership as several threads see it, with the test's own clock."""
 
 import threading
 
@@ -11,7 +11,7 @@ from thresher.election.tenure import LATE, Confirmed, Granted
 
 
 class Hand:
-    """A clock that is moved by hand."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ def test_a_leader_past_its_deadline_has_no_id() -> None:
     candidacy = leading(clock)
     clock.now = 5.0
     assert candidacy.leader_id is None
-    # And what comes late begins another one.
+    # A late confirmation begins another leadership.
     before = candidacy.tell(Confirmed(until=9.0))
     assert isinstance(before[0], Acquired)
     assert candidacy.wait(0) == Fenced(reason=LATE)

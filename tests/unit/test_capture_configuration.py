@@ -1,4 +1,4 @@
-"""A capture's configuration: topics become mappings, and every problem is told by its key."""
+"""A capture's configuration: topics become mappings, and every problem is reported by its key."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""From records to changes of rows: sources, types as text, tombstones, and what is flawed."""
+"""From records to row changes: sources, types as text, tombstones, and flawed records."""
 
 import enum
 import json
@@ -21,7 +21,7 @@ TABLE = TableName(table="orders")
 
 
 class Colour(enum.StrEnum):
-    """A text that is more than a text."""
+    """A string enum."""
 
     RED = "red"
 
@@ -129,7 +129,7 @@ def test_a_deeply_nested_value_fails_only_its_record(
 
 
 class Untold(Exception):
-    """An error that cannot be told."""
+    """An error whose text cannot be computed."""
 
     def __str__(self) -> str:
         raise ValueError("no text")

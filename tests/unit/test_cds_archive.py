@@ -23,7 +23,7 @@ def archive(tmp_path: Path, *, java: Java = JAVA, version: str = "4.2.0", make: 
 
 
 def stage(made: CdsArchive, content: bytes = b"classes") -> Path:
-    """Do as Java does at its end."""
+    """Write the archive file, as Java does when it exits."""
     (option,) = [each for each in made.java_options() if "ArchiveClassesAtExit" in each]
     path = Path(option.partition("=")[2])
     path.write_bytes(content)

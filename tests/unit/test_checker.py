@@ -26,7 +26,7 @@ def read(*records: tuple[str, str | None], partition: int = 0, topic: str = "t",
     ]
 
 
-# One after the other: a and b, then a twice, then b.
+# Sequential transactions: a and b, then a twice, then b.
 LOAD = [
     transaction(0, (0, "a"), (1, "b"), at=(10, 20)),
     transaction(1, (2, "a"), (3, "a"), at=(30, 40)),
@@ -232,7 +232,7 @@ def test_an_explicit_partition_may_separate_a_row_from_its_key() -> None:
 
 def test_the_longest_silence_is_computed_from_record_times() -> None:
     contents = (Content(topic="t", value=None), Content(topic="t", value=None, timestamp=5))
-    # Committed 2 s after the epoch; the second row has a time of its own, which tells nothing.
+    # Committed 2 s after the epoch. The second row has an explicit timestamp, which does not count.
     load = [replace(transaction(0, (0, "a"), (1, "a"), at=(1, 10**9)), contents=contents, epoch=10**9)]
     reads = [replace(each, timestamp=ms) for each, ms in zip(read(A[0], ("r.0.1", "a")), (5_500, 5), strict=True)]
     assert judged(reads, load).longest_silence_seconds == 3.5

@@ -1,4 +1,4 @@
-"""Whose claim to a shard counts, and what an attempt does about a lane that is blocked."""
+"""Which attempt holds a shard by its claims, and how an attempt reacts to a blocked lane."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,12 +40,12 @@ def test_only_the_holder_may_change_lanes() -> None:
     moved = replace(claim(1, "a"), number=1)
     assert holder(claim(0, "a"), [moved]) == moved
     assert holder(claim(0, "a"), [claim(1, "b")]) == claim(0, "a")
-    assert holder(claim(0, "a"), [claim(0, "b"), claim(1, "a")]) == claim(0, "b"), "it was fenced before it moved"
-    assert holder(claim(0, "a"), [claim(1, "b"), claim(1, "c")]) == claim(0, "a"), "nothing follows a claim in vain"
+    assert holder(claim(0, "a"), [claim(0, "b"), claim(1, "a")]) == claim(0, "b"), "fenced before the change"
+    assert holder(claim(0, "a"), [claim(1, "b"), claim(1, "c")]) == claim(0, "a"), "b's claim is void"
 
 
 class Recovery:
-    """Runs recoveries of one attempt. `blocked` are lanes whose transaction does not end; `holder` is what is read."""
+    """Runs recoveries of one attempt. Transactions of `blocked` lanes do not end; `holder` answers `ReadHolder`."""
 
     def __init__(self) -> None:
         progress = OutboxProgress(outbox_id="ours", term="now", shard=0)
@@ -138,6 +138,6 @@ def test_an_uncertain_claim_is_repeated_and_finally_given_up() -> None:
 
 def test_a_copy_of_an_older_claim_moves_nothing_back() -> None:
     first, moved = Claim(lane=0, claimant="U", number=1), Claim(lane=1, claimant="U", number=2)
-    # The last one is a stranger's copy, seal and all.
+    # The last claim is a foreign copy with a valid seal.
     assert holder(first, [moved, first]) == moved
     assert holder(first, [moved, replace(moved, lane=2, number=3)]).lane == 2

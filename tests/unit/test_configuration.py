@@ -1,4 +1,4 @@
-"""What a relay's configuration may be, and how it says what it may not be."""
+"""A relay's configuration: accepted settings, and the report of invalid ones."""
 
 import json
 import re
@@ -118,7 +118,7 @@ def test_properties_of_a_guarantee_are_refused_under_both_deliveries(delivery: s
 def test_every_election_parameter_has_a_key() -> None:
     known = {"kind": "election"}
     told = {known.get(field.name, field.name) for field in fields(ElectionSettings)}
-    # A function is a program's to give.
+    # Only a program can pass a function.
     assert told - {"consumer_factory"} <= set(KEYS)
     loaded = load(
         None,
@@ -318,7 +318,7 @@ def test_variables_that_contradict_each_other_are_a_problem(tmp_path: Path) -> N
 
 
 def test_a_variable_that_only_looks_like_ours_is_not_read() -> None:
-    # Of a service that is called thresher-kafka, as Kubernetes has it.
+    # Kubernetes sets this variable for a service named thresher-kafka.
     remarks: list[str] = []
     environment = {
         "THRESHER_KAFKA_SERVICE_HOST": "10.0.0.1", "THRESHER_KAFKA_PORT": "tcp://10.0.0.1:9092",
@@ -334,7 +334,7 @@ def test_a_misspelt_variable_is_reported_with_its_nearest_name() -> None:
     remarks: list[str] = []
     environment = {
         "THRESHER_SHARD": "3", "THRESHER_OUTBOXX": "o", "THRESHER_DS_FIEL": "/no", "THRESHER_MARKER_TOPIC": "queues'",
-        # Of a service that is called thresher, as Kubernetes has it.
+        # Kubernetes sets this variable for a service named thresher.
         **{f"THRESHER_{name}": "x" for name in ("PORT", "SERVICE_PORT", "SERVICE_HOST", "PORT_8640_TCP")},
         **{f"THRESHER_PORT_8640_TCP_{name}": "x" for name in ("ADDR", "PORT", "PROTO")},
     }  # fmt: skip
@@ -385,7 +385,7 @@ def test_secrets_are_read_from_files(tmp_path: Path) -> None:
     loaded = load(path, {}, environment)
     assert loaded.settings.dsn == "host=db password=hunter2"
     assert loaded.settings.kafka["sasl.password"] == "hunter3"
-    assert loaded.settings.producer["ssl.key.password"] == " hunter4 \n", "one newline at the end is not meant"
+    assert loaded.settings.producer["ssl.key.password"] == " hunter4 \n", "one newline at the end is removed"
     assert loaded.shown["data_source"] == {"file": f"{tmp_path}/dsn"}
     assert "hunter" not in json.dumps(dict(loaded.shown))
     again = load(None, LEAST | {"data_source": None}, {"THRESHER_DS_FILE": f"{tmp_path}/dsn"})
@@ -410,7 +410,7 @@ def test_a_file_that_holds_no_secret_is_named(tmp_path: Path) -> None:
     assert f"producer.ssl.key.password: the file {tmp_path}/odd does not hold text in UTF-8" in text
     assert "producer.client.id: 'file' needs a path" in text
     assert "kafka.no.such: there is no such key" in text
-    assert "must be set" not in text, "what could not be read is not missed besides"
+    assert "must be set" not in text, "an unreadable setting is not reported as missing too"
 
 
 def test_properties_are_single_values_that_exist() -> None:
@@ -468,7 +468,7 @@ def test_every_key_is_a_flag() -> None:
 def test_flags_and_file_give_the_same_configuration() -> None:
     given: dict[str, Any] = {}
     app = typer.Typer()
-    # With another command beside it, as in the real one.
+    # With a second command, as in the real application.
     app.command("other")(lambda: None)
 
     def command(*, flags: dict[str, Any]) -> None:
@@ -539,7 +539,7 @@ WHERE = {
 
 @pytest.mark.parametrize("variable", WHERE)
 def test_a_named_database_or_broker_is_never_replaced(variable: str) -> None:
-    with pytest.raises(ConfigurationInvalid):  # the other one is missing
+    with pytest.raises(ConfigurationInvalid):  # The other one is missing.
         load(None, {"name": "orders"}, {variable: WHERE[variable]}, otherwise=lambda: LEAST)
 
 

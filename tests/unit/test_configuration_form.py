@@ -1,4 +1,4 @@
-"""A form that is not the relay's goes through file, environment, flags, report and docs."""
+"""A second form, other than the relay's, works with file, environment, flags, report and docs."""
 
 import enum
 from collections.abc import Iterator, Mapping
@@ -118,7 +118,7 @@ def test_one_report_names_every_problem_and_no_secret(tmp_path: Path) -> None:
         "client.sasl.password: the file /no/file cannot be read",
     ):  # fmt: skip
         assert part in text
-    assert "steady" not in text, "a rule is not asked where a key of it could not be read"
+    assert "steady" not in text, "a rule is skipped when one of its keys could not be read"
     assert "hunter2" not in text
     assert caught.value.exit_code == 2
     with pytest.raises(ConfigurationInvalid, match=r"address: nobody is at dark/\*\*\*$"):

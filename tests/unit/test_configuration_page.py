@@ -1,4 +1,4 @@
-"""The page on configuration tells of every key and every limit, and its examples are taken."""
+"""The configuration page documents every key and every limit, and its examples are accepted."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ HEAD = "| key | meaning | values | default |"
 
 
 def examples(page: str) -> list[str]:
-    """The files on a page."""
+    """Return the configuration files on a page."""
     return re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
@@ -36,7 +36,7 @@ EXAMPLES = examples(PAGE)
 
 
 def rows(head: str, page: str = PAGE) -> dict[str, list[str]]:
-    """The rows of the table with this head, by each name in their first cell."""
+    """Return the rows of the table with this head, by each name in the first cell."""
     (table,) = re.findall(rf"^{re.escape(head)}\n\| -.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.strip().splitlines()]
     return {name: row for row in cells for name in re.findall(r"`([\w.-]+)`", row[0])}
@@ -148,4 +148,4 @@ def test_the_tails_keys_and_example_are_documented(tmp_path: Path) -> None:
 
 
 def test_every_variable_is_in_the_list_of_variables() -> None:
-    assert LIST.read_text() == variables(), "python -m maintenance.variables writes it anew"
+    assert LIST.read_text() == variables(), "run python -m maintenance.variables"

@@ -1,4 +1,4 @@
-"""How long a process does not lead after a leadership that failed."""
+"""The cool-down of a process after a failed leadership."""
 
 from thresher.service.cool_down import CoolDown
 

@@ -1,4 +1,4 @@
-"""Copies of Starts: which of them count, and what may be committed meanwhile."""
+"""Copies of Starts: which copies count, and which offset may be committed meanwhile."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ def test_a_copy_beyond_the_remembered_window_is_void() -> None:
     copies = Copies(start=0, window=100)
     assert copies.counts(offset=150, read_to=50)
     assert not copies.counts(offset=151, read_to=50)
-    assert not copies.counts(offset=40, read_to=50), "nobody has read what is not there"
+    assert not copies.counts(offset=40, read_to=50), "its writer cannot have read beyond the copy"
 
 
 def test_the_committed_offset_stays_during_a_rebuild() -> None:
@@ -50,7 +50,7 @@ def test_a_copy_by_an_earlier_tracker_is_not_ours() -> None:
     copies = Copies(start=0, window=100)
     copies.written([message()], read_to=40, at=0.0)
     copies.counts(offset=30, read_to=20)
-    assert copies.unread, "it was read while rebuilding: an earlier tracker's"
+    assert copies.unread, "a copy that is read during a rebuild is an earlier tracker's"
     copies.rebuilt()
     copies.counts(offset=50, read_to=40)
     assert not copies.unread

@@ -1,4 +1,4 @@
-"""The workers' parent: has imported what was named, and makes way for PySpark's own where that has started a thread."""
+"""The workers' parent imports the named modules. If an import starts a thread, PySpark's own daemon replaces it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The relay's sessions: what their connection string asks for."""
+"""The settings of the relay's sessions."""
 
 from psycopg import conninfo
 
@@ -6,7 +6,7 @@ from thresher.db.postgres.sessions import session
 
 
 def settings(dsn: str) -> dict[str, str]:
-    """Return what the server is told, where the last word counts."""
+    """Return the server settings of the connection string. The last value of a setting counts."""
     options = str(conninfo.conninfo_to_dict(session(dsn, "relay"))["options"])
     words = options.replace("\\ ", "_").split()
     return dict(word.split("=") for word in words if word != "-c")

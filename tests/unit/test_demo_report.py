@@ -1,4 +1,4 @@
-"""The demo's report: what it plots, and that it opens by itself."""
+"""The demo's report: its plots, and that it opens without a network."""
 
 import re
 import xml.etree.ElementTree as ET

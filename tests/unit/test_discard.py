@@ -1,4 +1,4 @@
-"""How a producer is let go of."""
+"""How a producer is discarded."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from thresher.kafka.transactional import TransactionalProducer
 
 
 class Client:
-    """Notes its calls; one of them may fail."""
+    """Records its calls. One of them may fail."""
 
     def __init__(self, failing: str = "") -> None:
         self.calls: list[str] = []

@@ -1,4 +1,4 @@
-"""What a dispatcher decides by itself, which relays may sweep, and how often they look."""
+"""Decisions of a dispatcher, the relays that may run beside it, and their polling interval."""
 
 from typing import Any
 
@@ -147,4 +147,4 @@ def test_keys_without_effect_are_reported(given: dict[str, Any], idle: set[str])
 
 def test_a_sweeper_polls_at_its_configured_interval() -> None:
     assert every(2.0)(0.5, 10_000.0, 0.001) == 2.0
-    assert pause(0.001, 10_000.0, 0.001) > 0.001, "an ordinary relay looks less often, the longer nothing came"
+    assert pause(0.001, 10_000.0, 0.001) > 0.001, "an idle ordinary relay polls less often"

@@ -1,4 +1,4 @@
-"""Clocks that a soak puts wrong are wrong by as much as it says, for as long as it says."""
+"""Clock faults of a soak: the offset and the duration are those of the fault."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""Go's durations, as goharvest's file has them."""
+"""Durations in Go's format, as in goharvest's files."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Whether a competitor is in its consumer group: by the client's own word."""
+"""Whether a competitor is in its consumer group, by the client's statistics."""
 
 import json
 import time
@@ -52,19 +52,19 @@ def test_statistics_of_a_client_without_a_group_are_accepted() -> None:
 
 
 def test_a_client_without_a_broker_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if the broker had gone just then.
+    # As if the broker had stopped after the check.
     monkeypatch.setattr(Neli, "_require_topic", lambda _: True)
     neli = Neli(topic="t", group="g", kafka={"bootstrap.servers": "127.0.0.1:1"})
     neli.start()
     eventually(lambda: neli.trouble == JOINING, SOON_SECONDS)
-    # It goes on to say so, though the client says nothing.
+    # The report stays while the client is silent.
     time.sleep(1.0)
     assert neli.trouble == JOINING
     neli.stop()
 
 
 class Met:
-    """What a client has met, instead of a record."""
+    """An error in the place of a record."""
 
     def __init__(self, code: int) -> None:
         self._error = KafkaError(code)
@@ -74,7 +74,7 @@ class Met:
 
 
 class Consumer:
-    """A client that is told what happens to it."""
+    """A consumer whose events the test controls."""
 
     def __init__(self, properties: dict[str, Any]) -> None:
         self.properties = properties
@@ -112,7 +112,7 @@ def test_a_refusal_ends_with_its_leadership() -> None:
     candidacy, first = Candidacy(), TopicPartition("t", 0)
     settings = ElectionSettings(consumer_factory=make)
     member = _Member(candidacy, "t", "g", {"bootstrap.servers": "127.0.0.1:1"}, settings)
-    # The coordinator alone confirms.
+    # Only the coordinator confirms heartbeats.
     member.writable = False
     (consumer,) = made
     consumer.assign(first)
@@ -123,7 +123,7 @@ def test_a_refusal_ends_with_its_leadership() -> None:
     consumer.revoke(first)
     assert candidacy.leader_id is None
     assert member.step(0.0) is None
-    # It is given the partition again, and the first confirmation takes a moment.
+    # The member gets the partition again; the first confirmation is delayed.
     consumer.confirming = False
     consumer.assign(first)
     assert member.step(0.0) is None

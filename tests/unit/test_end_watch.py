@@ -1,4 +1,4 @@
-"""Watermarks come with the moment at which they were asked for, and no look waits for an answer."""
+"""Each watermark carries the time of its request, and no look waits for an answer."""
 
 import itertools
 from concurrent.futures import Future
@@ -13,7 +13,7 @@ from thresher.kafka.end_watch import EndWatch, EndWatcher, HighWatermark
 
 
 class Cluster:
-    """Answers when it is told to."""
+    """A cluster that answers when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[dict[int, Future[Any]]] = []
@@ -54,7 +54,7 @@ def test_an_answer_carries_the_time_of_its_question() -> None:
     watched.cluster.answer(1, 9)
     assert watched.look() == [HighWatermark(0, 100.0, 7), HighWatermark(1, 100.0, 9)]
     assert watched.look() == []
-    assert len(watched.cluster.asked) == 1, "not before it is time"
+    assert len(watched.cluster.asked) == 1, "not before the interval is over"
     watched.now += 0.3
     watched.look()
     watched.cluster.answer(0, 8)
@@ -85,7 +85,7 @@ def test_a_partition_whose_leader_moves_is_asked_again() -> None:
 
 
 class Looked:
-    """A watch that has an answer at each look."""
+    """A watch with an answer at each look."""
 
     def __init__(self) -> None:
         self.count = itertools.count()

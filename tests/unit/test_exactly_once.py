@@ -1,4 +1,4 @@
-"""What the protocol decides, step by step: each test answers its effects by hand."""
+"""The decisions of the exactly-once protocol, step by step: each test answers its effects."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -53,7 +53,7 @@ from thresher.relay.protocol.progress import Origin, OutboxProgress, Progress
 ME = ShardIdentity(outbox_id="ours", term="now", shard=2)
 MISSING = Unavailable(refusal=Refusal.TOPIC, why="t is not there")
 REFUSED = Fault(kind=Kind.REJECTED, why="no")
-# What is done before progress is read.
+# The effects before progress is read.
 CLAIMED = [ReadControl, Init, ReadControl, WriteClaim, ReadHolder]
 
 
@@ -71,7 +71,7 @@ def row(id_: int, *, topic: str = "t", key: bytes | None = b"k", partition: int 
 
 
 class Run:
-    """The protocol, answered from a table; what is not in it is answered as on a good day."""
+    """Runs the protocol. `answers` holds the answer to each kind of effect; by default all effects succeed."""
 
     def __init__(self, progress_bytes: int = 900_000, **rules: Any) -> None:
         book = OutboxProgress(outbox_id="ours", term="now", shard=2, most_bytes=progress_bytes)
@@ -94,26 +94,26 @@ class Run:
 
     @property
     def lane(self) -> int:
-        """The lane that was initialised last."""
+        """Return the lane that was initialised last."""
         return next(effect.lane for effect in reversed(self.seen) if isinstance(effect, Init))
 
-    def surveyed(self, standings: dict[str, Any]) -> Surveyed:
-        return Surveyed(now=self.now, topics=standings)
+    def surveyed(self, statuses: dict[str, Any]) -> Surveyed:
+        return Surveyed(now=self.now, topics=statuses)
 
     def on(self, kind: type[Effect], answer: Callable[[Any], Any]) -> "Run":
         self.answers[kind] = answer
         return self
 
     def flushes(self, *faults: Sequence[Fault]) -> "Run":
-        """Answer the first flushes so, and the others well."""
+        """Answer the first flushes with these faults, and the later ones without."""
         left = [list(each) for each in faults]
         return self.on(Flush, lambda _: left.pop(0) if left else [])
 
-    def standing(self, standing: Any) -> "Run":
-        return self.on(Survey, lambda effect: self.surveyed(dict.fromkeys(effect.topics, standing)))
+    def with_status(self, status: Any) -> "Run":
+        return self.on(Survey, lambda effect: self.surveyed(dict.fromkeys(effect.topics, status)))
 
     def refuses(self, *poison: int) -> "Run":
-        """Refuse whatever is flushed with one of these rows, without naming it."""
+        """Refuse every flush with one of these rows, without naming the row."""
 
         return self.on(Flush, lambda _: [REFUSED] if self.flushed() & set(poison) else [])
 
@@ -123,7 +123,7 @@ class Run:
         return {each.id for each in rows if isinstance(each.plan, Record)}
 
     def until(self, *kinds: type[Effect]) -> list[Effect]:
-        """Go on until one of these is due; return what was done on the way."""
+        """Run until an effect of these kinds is due. Return the effects before it."""
         begun = len(self.seen)
         while not isinstance(self.due, kinds):
             self.step()
@@ -138,7 +138,7 @@ class Run:
         self.due = self.steps.send(None if answer is None else answer(effect))
 
     def carry(self, *rows: Row) -> list[Effect]:
-        """Recover if need be, give one lot, and return what was done with it."""
+        """Recover if necessary, give one batch, and return its effects."""
         self.until(Take)
         begun = len(self.seen)
         self.seen.append(self.due)
@@ -147,7 +147,7 @@ class Run:
         return self.seen[begun + 1 :]
 
     def work_off(self, *rows: Row) -> list[Effect]:
-        """Give the rows that have no fate yet, as the table would, until nothing comes of it any more."""
+        """Give the rows without a fate again and again, as reads of the table do, until no more rows get one."""
         begun = len(self.seen)
         for _ in range(50):
             blocked = {each.stream for each in rows if each.id in blocking(self.seen)}
@@ -166,7 +166,7 @@ def notes(effects: Iterable[Effect]) -> list[Progress]:
 
 
 def fates(effects: Iterable[Effect]) -> dict[int, Any]:
-    """The rows that were noted, and as what, in order."""
+    """Return the fates by row, in the order of the progress records."""
     return {
         id_: fate.kind if isinstance(fate, Dead) else type(fate)
         for note in notes(effects)
@@ -175,7 +175,7 @@ def fates(effects: Iterable[Effect]) -> dict[int, Any]:
 
 
 def blocking(effects: Iterable[Effect]) -> set[int]:
-    """The rows that were noted as dead and in the way of others."""
+    """Return the rows that died and block their key."""
     return {
         id_
         for note in notes(effects)
@@ -306,9 +306,9 @@ def test_a_transaction_behind_a_hanging_settling_is_abandoned() -> None:
     assert kinds(done) == [*given_up, *recovery, DiscardReadAhead], "nothing is committed"
     bounded = [isinstance(each, AwaitSettled) and each.within_seconds is not None for each in done]
     assert bounded.index(True) == given_up.index(AwaitSettled)
-    assert sum(bounded) == 1, "no transaction is open any more: it waits for as long as it takes"
+    assert sum(bounded) == 1, "without an open transaction the wait has no limit"
     run.on(AwaitSettled, lambda _: True)
-    assert notes(run.carry(row(1)))[0].number == 8, "the number of the abandoned one is used again"
+    assert notes(run.carry(row(1)))[0].number == 8, "the abandoned transaction's number is used again"
 
 
 # Rejection
@@ -350,7 +350,7 @@ def test_a_poison_row_is_found_among_arriving_rows() -> None:
 
 
 def test_poison_rows_of_alternating_batches_are_each_found() -> None:
-    # Reads do not always begin with the same rows: each batch's rejection must not make the other's forgotten.
+    # Reads may begin with different rows: the rejection of one batch must not erase that of another.
     run = Run().refuses(2, 12)
     batches = [[row(id_, key=None) for id_ in range(first, first + 6)] for first in (1, 11)]
     for _ in range(10):
@@ -391,10 +391,10 @@ def test_a_row_waits_for_its_partition_with_its_key_alone() -> None:
     (hold,) = [effect for effect in done if isinstance(effect, Hold)]
     assert (set(hold.topics), set(hold.missing)) == (set(), {"t"})
     assert (set(hold.streams), dict(hold.rows)) == ({("t", b"k")}, {5: 50})
-    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "what went back is not overtaken"
+    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "rows that went back are not overtaken"
     run.now = 59.0
     assert fates(run.carry(*rows[1:3])) == {}
-    run.standing(Available(partitions=4))
+    run.with_status(Available(partitions=4))
     done = run.work_off(*rows[1:3], rows[4])
     assert fates(done) == {2: Sent, 3: Sent, 5: Sent}
     assert Lift("t") in done
@@ -420,7 +420,7 @@ def test_a_thousand_waiting_rows_hold_their_topic() -> None:
 
 
 def merged(id_: int, partition: int = -1) -> Row:
-    """A row of a topic and key of its own, which is sent with those of others."""
+    """Return a row with its own stored topic and key, and the sent topic and key of all merged rows."""
     return row(id_, topic=f"stored {id_}", plan=Record("t", b"v", b"k", partition, 0, None))
 
 
@@ -431,11 +431,11 @@ def test_rows_with_a_waiting_rows_sent_key_wait_too() -> None:
     (hold,) = [effect for effect in done if isinstance(effect, Hold)]
     assert (set(hold.topics), set(hold.streams)) == (set(), set())
     assert (dict(hold.rows), dict(hold.behind)) == ({1: 10}, {2: 20})
-    # Another one comes while the two are left out, and joins them.
+    # Another row comes while the two are left out of reads, and joins them.
     assert fates(run.carry(merged(4))) == {}
     run.now = 3.0
-    run.standing(Available(partitions=4))
-    # Their time is over, and one alone is read: all are read again, by id.
+    run.with_status(Available(partitions=4))
+    # Their wait is over, and only one of them is read: all are read again, by id.
     done = run.carry(merged(4))
     assert (fates(done), Release() in done, kinds(done)[-1]) == ({}, True, DiscardReadAhead)
     assert fates(run.work_off(merged(1, partition=3), merged(2), merged(4))) == {1: Sent, 2: Sent, 4: Sent}
@@ -446,29 +446,29 @@ def test_rows_behind_a_dead_row_are_read_at_once() -> None:
     for run.now in (0.0, 30.0, 59.0):
         assert fates(run.carry(merged(1, partition=3), merged(2))) == {}
     run.now = 60.0
-    # Only the first is read: the other one is left out for longer.
+    # Only the first row is read: the other one is left out for longer.
     done = run.carry(merged(1, partition=3))
     assert (fates(done), Release() in done) == ({}, True)
     assert fates(run.carry(merged(1, partition=3), merged(2))) == {1: Kind.NO_PARTITION, 2: Sent}
 
 
 def test_rows_of_a_restored_topic_are_read_again() -> None:
-    run = Run(grace_seconds=600, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+    run = Run(grace_seconds=600, merging=True).with_status(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     assert fates(run.carry(merged(1, partition=9), row(2, topic="t", key=b"other"))) == {}
     run.now = 5.0
-    run.standing(Available(partitions=3))
+    run.with_status(Available(partitions=3))
     assert Release() in run.carry(merged(1, partition=9))
     assert fates(run.carry(merged(1, partition=9), row(2, topic="t", key=b"other"))) == {2: Sent}
 
 
 def test_rows_behind_a_filtered_row_are_read_again() -> None:
-    run = Run(grace_seconds=600, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+    run = Run(grace_seconds=600, merging=True).with_status(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     assert fates(run.carry(merged(1), merged(2))) == {}
     assert Release() in run.carry(merged(1)._replace(plan=FILTERED))
 
 
 def test_a_shard_pauses_when_too_many_rows_wait() -> None:
-    run = Run(grace_seconds=60, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+    run = Run(grace_seconds=60, merging=True).with_status(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     (hold,) = [effect for effect in run.carry(*map(merged, range(1, MOST_ROWS))) if isinstance(effect, Hold)]
     assert (len(hold.rows), len(hold.behind), hold.resting) == (1, MOST_ROWS - 2, False)
     more = range(10 * MOST_ROWS, 10 * MOST_ROWS + 3)
@@ -481,7 +481,7 @@ def test_rows_whose_partition_appeared_are_sent_together() -> None:
     run = Run(grace_seconds=60)
     rows = [row(id_, key=None, partition=3) for id_ in range(1, 6)]
     assert fates(run.carry(*rows)) == {}
-    run.standing(Available(partitions=4))
+    run.with_status(Available(partitions=4))
     done = run.carry(*rows)
     assert fates(done) == dict.fromkeys(range(1, 6), Sent)
     assert kinds(done).count(Begin) == 1
@@ -494,7 +494,7 @@ def test_a_silent_topic_is_retried_after_its_lane_ended() -> None:
     run.on(Init, lambda effect: Blocked("u does not answer") if effect.lane == 0 else None)
     run.on(TryLane, lambda _: False)
     assert fates(run.carry(row(1, topic="u"), row(2))) == {}
-    # It goes on with another lane, and the topic is left alone.
+    # The shard goes on with another lane, and does not try the topic.
     assert fates(run.work_off(row(1, topic="u"), row(2))) == {2: Sent}
     assert run.lane == 1
     tries = 0
@@ -502,7 +502,7 @@ def test_a_silent_topic_is_retried_after_its_lane_ended() -> None:
         done = run.carry(row(1, topic="u"), row(3))
         assert fates(done) == {3: Sent}
         tries += done.count(TryLane(0))
-        # No transaction waits for it, and nobody is fenced who has taken over since.
+        # No transaction waits for the topic, and no successor is fenced.
         assert kinds(done).count(CloseAhead) == done.count(TryLane(0))
     assert 3 <= tries <= 15
     run.on(TryLane, lambda _: True)
@@ -515,7 +515,7 @@ TOO_EARLY = Fault(kind=Kind.REJECTED, why="its time is ahead", passing=True)
 
 
 def timed(id_: int, key: bytes = b"k") -> Row:
-    """A row with a time of its own."""
+    """Return a row with an explicit timestamp."""
     return row(id_, key=key, plan=Record("t", b"v", key, -1, 5, None))
 
 
@@ -523,7 +523,7 @@ def test_a_row_with_a_refused_timestamp_is_retried_during_grace() -> None:
     run = Run(grace_seconds=60).on(Flush, lambda _: [TOO_EARLY] if 1 in run.flushed() else [])
     rows = [timed(1), row(2), row(3, key=b"other")]
     done = run.work_off(*rows)
-    assert fates(done) == {3: Sent}, "its key waits with it"
+    assert fates(done) == {3: Sent}, "the rows of its key wait with it"
     tries = kinds(run.seen).count(Init)
     run.now = 5.0
     assert fates(run.carry(*rows[:2])) == {}
@@ -549,7 +549,7 @@ def test_many_rows_with_refused_timestamps_delay_no_others(merging: bool) -> Non
     run = Run(grace_seconds=60, merging=merging)
 
     def answer(_: Flush) -> list[Fault]:
-        """Name the rows, and what is wrong only where there is one, as a client does."""
+        """Name the rows, and the error only for a single row, as a client does."""
         produced = next(effect for effect in reversed(run.seen) if isinstance(effect, Produce)).rows
         sent = [place for place, _ in produced.records()]
         places = [place for place in sent if produced[place].id in late]
@@ -570,7 +570,7 @@ def test_many_rows_with_refused_timestamps_delay_no_others(merging: bool) -> Non
     run.now = 61.0
     before = kinds(run.seen).count(ReportRejected)
     assert fates(run.work_off(*rows)) == dict.fromkeys(late, Kind.REJECTED)
-    assert kinds(run.seen).count(ReportRejected) == before, "no last try of each"
+    assert kinds(run.seen).count(ReportRejected) == before, "the rows are not each tried once more"
 
 
 def test_a_silent_topic_is_held_and_no_row_dies() -> None:
@@ -598,11 +598,11 @@ def test_rows_of_a_missing_topic_are_held_alone() -> None:
     assert [effect for effect in done if isinstance(effect, Hold)] == [
         Hold(frozenset({"t"}), MISSING.why, missing=frozenset({"t"}))
     ]
-    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "what went back is not overtaken"
+    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "rows that went back are not overtaken"
 
 
 def test_rows_of_a_missing_topic_die_only_after_grace() -> None:
-    run = Run(grace_seconds=60).standing(MISSING)
+    run = Run(grace_seconds=60).with_status(MISSING)
     for run.now in (100.0, 159.9):
         assert fates(run.carry(row(1))) == {}
     run.now = 160.0
@@ -622,23 +622,23 @@ def test_rows_of_a_topic_without_a_leader_never_die() -> None:
         assert fates(done) == {2: Sent}
         assert Hold(frozenset({"t"}), "no leader", missing=frozenset({"t"})) in done
     run.now = 210.0
-    assert fates(run.standing(MISSING).carry(row(1))) == {}, "its grace begins now"
+    assert fates(run.with_status(MISSING).carry(row(1))) == {}, "its grace begins now"
 
 
 def test_a_topic_that_comes_back_gets_a_new_grace() -> None:
-    run = Run(grace_seconds=60).standing(MISSING)
+    run = Run(grace_seconds=60).with_status(MISSING)
     run.carry(row(1))
     run.now = 59.0
-    run.standing(Available(partitions=1))
+    run.with_status(Available(partitions=1))
     done = run.carry(row(1))
     assert Lift("t") in done
     assert fates(done) == {1: Sent}
     run.now = 61.0
-    assert fates(run.standing(MISSING).carry(row(2))) == {}
+    assert fates(run.with_status(MISSING).carry(row(2))) == {}
 
 
 def denying(**rules: Any) -> Run:
-    """A topic that the cluster says is there, and that takes nothing from us."""
+    """Return a run in which the topic exists and refuses all records."""
     run = Run(**rules)
 
     def answer(_: Flush) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""Whose fault it is when partitions do not answer."""
+"""Which topics and rows are at fault when partitions do not answer or refuse records."""
 
 from collections.abc import Collection
 from types import SimpleNamespace
@@ -64,7 +64,7 @@ def not_delivered(refusal: Refusal, *keys: bytes) -> list[Undelivered]:
 def test_a_record_with_a_refused_timestamp_is_found_by_key() -> None:
     rows = RowList([sent(1, b"a"), sent(2, b"b"), sent(3, b"b", 5), sent(4, b"c", 5)])
     undelivered = not_delivered(Refusal.NEIGHBOUR, b"a", b"b", b"c") + not_delivered(Refusal.TIME, b"b")
-    # Two rows have its key, and the clock may have given the other one its time.
+    # Two rows have this key; the other row's timestamp may come from the clock.
     found = faults().of(undelivered, rows)
     assert [(fault.place, fault.passing, fault.doubtful) for fault in found] == [(1, True, True), (2, True, True)]
     (alone,) = faults().of(not_delivered(Refusal.TIME, b"c"), rows)

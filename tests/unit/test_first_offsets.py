@@ -1,4 +1,4 @@
-"""A member begins at the group's offset. The first is committed, then noted; a noted one that is gone is an error."""
+"""A member begins at the group's offset. A first offset is committed, then noted; a missing noted one is an error."""
 
 import json
 
@@ -19,7 +19,7 @@ def at(offset: int, partition: int = 0) -> dict[int, GroupOffset]:
 
 
 def ends(**first: int) -> dict[int, PartitionEnds]:
-    """The partitions of a topic, with their first offsets, as `p0=5`."""
+    """Return the partitions of a topic with their first offsets, given as `p0=5`."""
     return {int(name[1:]): PartitionEnds(first=value, stable=100, high=100) for name, value in first.items()}
 
 

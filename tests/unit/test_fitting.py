@@ -1,4 +1,4 @@
-"""Tables at a width."""
+"""Tables that are fitted to the terminal's width."""
 
 from hypothesis import given
 from hypothesis import strategies as st

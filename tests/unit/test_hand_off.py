@@ -1,4 +1,4 @@
-"""The rules of the hand-off, one by one: what is done, in which order, and what each answer leads to."""
+"""The rules of the hand-off: its effects, their order, and the reaction to each answer."""
 
 import itertools
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def record(partition: int, offset: int) -> Record:
 
 
 def batch_of(*offsets: int, begin: int = 0, end: int = 10) -> Batch:
-    """A batch of partition 0."""
+    """Return a batch of partition 0."""
     return Batch(records=tuple(record(0, offset) for offset in offsets), spans={0: Span(begin, end)})
 
 
@@ -67,7 +67,7 @@ def names() -> Callable[[], str]:
 
 
 class Run:
-    """Answers a hand-off's effects, each kind in turn; without a prepared answer, as if all went well."""
+    """Runs a hand-off. Each kind of effect gets its prepared answers in turn, and then succeeds."""
 
     def __init__(self, steps: Steps, **answers: list[Any]) -> None:
         self.seen: list[Effect] = []
@@ -81,7 +81,7 @@ class Run:
                 answer = prepared.pop(0) if prepared else None
         except StopIteration as end:
             self.outcome = end.value
-        assert self.outcome is not None, "the hand-off has no end"
+        assert self.outcome is not None, "the hand-off does not end"
         assert not any(answers.values()), "every prepared answer was needed"
 
     @property
@@ -94,7 +94,7 @@ class Run:
 
 
 def run_refusing(steps: Steps, *offsets: int) -> list[Effect]:
-    """Run a hand-off to its end and return its effects. The Starts of these offsets are refused, and no dead letter."""
+    """Run a hand-off and return its effects. The broker refuses the Starts of these offsets, and no dead letter."""
     seen: list[Effect] = []
     written: Batch | None = None
     answer: Any = None
@@ -109,11 +109,11 @@ def run_refusing(steps: Steps, *offsets: int) -> list[Effect]:
                 answer = TOO_LARGE if any(each.message_id.offset in offsets for each in written.records) else None
     except StopIteration:
         return seen
-    raise AssertionError("the hand-off has no end")
+    raise AssertionError("the hand-off does not end")
 
 
 def fates(seen: list[Effect]) -> dict[int, str]:
-    """By offset, in order: whether each record was delivered or became a dead letter."""
+    """Return for each offset, in order, whether the record was delivered or became a dead letter."""
     return {
         each.message_id.offset: "dead" if effect.batch.dead_reason else "delivered"
         for effect in seen
@@ -145,7 +145,7 @@ def test_a_failed_step_is_the_last_of_its_try(step: str) -> None:
     assert run.kinds == [*ONE_TRY[:failed], Renew, ReadCommitted, Rest, *ONE_TRY, Deliver]
 
 
-# What became of a transaction
+# The outcome of a transaction
 
 
 def test_a_batch_whose_commit_is_found_is_delivered() -> None:
@@ -304,11 +304,11 @@ def test_at_least_once_finds_a_refused_record_by_halving() -> None:
     assert fates(seen) == {1: "delivered", 2: "dead", 3: "delivered"}
 
 
-# What follows a batch that was given up
+# After a batch was given up
 
 
 class GivingUp:
-    """Gives every batch up."""
+    """A hand-off that gives up every batch."""
 
     partition = 0
 
@@ -318,7 +318,7 @@ class GivingUp:
 
 
 class Membership:
-    """A member that was rebalanced so many times."""
+    """A member that counts its rebalances in `epoch`."""
 
     epoch = 1
 

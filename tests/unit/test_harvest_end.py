@@ -1,4 +1,4 @@
-"""What a harvest says when its relay ends with an error while it is being stopped."""
+"""Errors with which a relay ends while its harvest is being stopped."""
 
 import threading
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from thresher.testing.leadership import Ballot, StagedLeadership
 
 
 class Spark:
-    """One that is there."""
+    """A Spark session that exists."""
 
     ready = True
 
@@ -32,7 +32,7 @@ class Spark:
 
 
 class Leading:
-    """Runs until it is asked to stop, and then ends with an error."""
+    """A leadership that runs until it is stopped, and then ends with an error."""
 
     error: BaseException = RuntimeError()
     runs = threading.Event()

@@ -1,4 +1,4 @@
-"""What a meter reads, and when."""
+"""The readings of a meter, and their times."""
 
 from thresher.service.events.event import MeterRead
 from thresher.service.events.meter import Meter

@@ -1,4 +1,4 @@
-"""What `thresher.harvest` gives by its own name."""
+"""The names that `thresher.harvest` exports."""
 
 import subprocess
 import sys

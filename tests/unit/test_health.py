@@ -1,4 +1,4 @@
-"""What probes are told: who is worth keeping, and who does what it is there for."""
+"""Liveness and readiness: which process to keep, and which process does its work."""
 
 import math
 from typing import Any

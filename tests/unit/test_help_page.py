@@ -16,7 +16,7 @@ WIDE = 2000
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The command, and all below it, by the words that call them."""
+    """Return the command and all its subcommands, by their paths."""
     yield path
     if hasattr(command, "made"):
         command = command.made()

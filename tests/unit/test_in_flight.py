@@ -1,4 +1,4 @@
-"""Which records of a shard were sent and are not settled."""
+"""Records of a shard that were sent and are not settled."""
 
 from thresher.delivery.row import Record, Row, RowList
 from thresher.delivery.shard.in_flight import MOST_KEYS, InFlight

@@ -23,15 +23,15 @@ FULL = KafkaError(KafkaError._QUEUE_FULL)
 
 @dataclass
 class RecordedMarkers:
-    """Keeps the markers in the order in which they were queued."""
+    """Records the markers in the order in which they were queued."""
 
     sent: list[tuple[int, Marker]] = field(default_factory=list)
     waited: int = 0
     # Called with a marker before it is queued.
     before: Callable[[Marker], None] = field(default=lambda _: None)
-    # The messages whose markers cannot be queued.
+    # Messages whose markers cannot be queued.
     failing: set[MessageId] = field(default_factory=set)
-    # Whether the broker answers at once; otherwise these answers are owed.
+    # Whether the broker answers at once. If not, `owed` holds the pending answers.
     silent: bool = False
     owed: list[Answered] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class RecordedMarkers:
             self.answer(None)
 
     def answer(self, error: KafkaError | None) -> None:
-        """Answer for all that were queued."""
+        """Give all pending answers."""
         owed, self.owed = self.owed, []
         for each in owed:
             each(error)
@@ -72,7 +72,7 @@ class RecordedMarkers:
 
 
 class Scene:
-    """Messages in progress, with a clock that stands still."""
+    """Messages in progress, with a clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -93,12 +93,12 @@ class Scene:
 
     @staticmethod
     def marker(number: int, type_: MarkerType, **fields: object) -> Marker:
-        """A marker that names a message by its id, its origin and its time."""
+        """Return a marker for a message, with its id, origin and time."""
         id_ = MessageId(0, number)
         return Marker(type=type_, message_id=id_, origin_id=id_, enqueued_at_ms=1, **fields)  # type: ignore[arg-type]
 
     def after(self, seconds: float) -> list[Marker]:
-        """Look for KeepAlives that are due after so many seconds, and return them."""
+        """Move the clock by these seconds, and return the KeepAlives that are then sent."""
         self.now += seconds
         before = len(self.markers.sent)
         self.in_progress.keep_alive()
@@ -121,7 +121,7 @@ def scene() -> Scene:
 
 def test_an_ack_leaves_a_newer_message_with_its_id(scene: Scene) -> None:
     (old,) = scene.start(1)
-    # The message topic was made anew, and the same consumer reads it.
+    # The message topic was recreated, and the same consumer reads it.
     (new,) = scene.start(1)
     old.ack()
     assert len(scene.in_progress) == 1
@@ -158,7 +158,7 @@ def test_the_time_counts_from_the_start_and_not_the_delivery(scene: Scene) -> No
 def test_an_older_start_is_not_delayed_by_newer_keep_alives(scene: Scene) -> None:
     (first,) = scene.start(1)
     scene.after(30.0)
-    # Its Start was written at 10, and its commit's answer took until now.
+    # The Start was written at 10; the answer to its commit comes only now.
     scene.start(2, at=10.0)
     assert [marker.message_id.offset for marker in scene.after(10.0)] == [2]
     assert scene.markers.of(first) == [KEEPALIVE]
@@ -187,7 +187,7 @@ def test_no_keep_alive_follows_an_unanswered_one(scene: Scene) -> None:
     scene.start(1)
     assert [len(scene.after(30.0)) for _ in range(4)] == [1, 0, 0, 0], "a silent broker is not asked again and again"
     scene.markers.answer(None)
-    assert len(scene.after(0.0)) == 1, "and this one is long due"
+    assert len(scene.after(0.0)) == 1, "although another KeepAlive is overdue"
 
 
 def test_an_older_keep_alives_answer_does_not_count(scene: Scene) -> None:
@@ -374,7 +374,7 @@ def test_the_next_keep_alive_does_not_undo_an_extension(scene: Scene) -> None:
     message.extend(600.0)
     left = [marker.redeliver_after_ms for _ in range(20) for marker in scene.after(30.0)]
     assert left[:3] == [570_000, 540_000, 510_000]
-    assert left[-3:] == [60_000] * 3, "and then as ever"
+    assert left[-3:] == [60_000] * 3, "and then at the usual interval"
 
 
 def test_a_short_extension_makes_nothing_shorter(scene: Scene) -> None:
@@ -462,7 +462,7 @@ def test_no_keep_alive_follows_another_threads_end(scene: Scene) -> None:
     def ack_meanwhile(marker: Marker) -> None:
         if marker.type is KEEPALIVE:
             acking.start()
-            # The ack waits for the KeepAlive's turn; without a lock it would be there long before.
+            # The ack waits for the KeepAlive's lock. Without a lock it would be queued first.
             acking.join(0.05)
 
     scene.markers.before = ack_meanwhile

@@ -1,4 +1,4 @@
-"""How records are processed, without servers: their ids, and a database that is away."""
+"""Processing records without servers: their ids, failing handlers, and an unreachable database."""
 
 import itertools
 from collections import deque
@@ -47,7 +47,7 @@ def test_any_id_can_be_stored_and_stays_distinct(value: bytes) -> None:
 
 
 class Gone:
-    """A message of the client's."""
+    """A message of the Kafka client."""
 
     def __init__(self, offset: int, error: KafkaError | None = None) -> None:
         self._offset, self._error = offset, error
@@ -75,7 +75,7 @@ class Gone:
 
 
 class Consumer:
-    """Gives these messages once, and counts commits."""
+    """A consumer that returns these messages once, and records its commits."""
 
     def __init__(self, *messages: Gone) -> None:
         self._messages = list(messages)
@@ -97,7 +97,7 @@ class Consumer:
 
 
 class Session(psycopg.Connection[Any]):
-    """A connection that breaks when it is told to."""
+    """A connection that the test can break."""
 
     closed = False
     info = SimpleNamespace(transaction_status=TransactionStatus.IDLE)  # type: ignore[assignment]
@@ -113,13 +113,13 @@ class Session(psycopg.Connection[Any]):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:  # type: ignore[override]
-        # As psycopg's: this exception ends the innermost block, and no other.
+        # As in psycopg: `Rollback` ends only the innermost block.
         with suppress(psycopg.Rollback):
             yield
 
 
 class FirstTimes:
-    """An inbox in which nothing is a repeat."""
+    """An inbox in which no message is a repeat."""
 
     name = TableName(table="thresher_inbox")
 
@@ -267,13 +267,13 @@ def test_a_message_gets_an_id_unless_it_has_one() -> None:
         "a",
         EVENT_ID,
     ]
-    assert dict(with_event_id(Message(topic="t", headers={EVENT_ID: ""})).headers)[EVENT_ID], "an empty one is none"
+    assert dict(with_event_id(Message(topic="t", headers={EVENT_ID: ""})).headers)[EVENT_ID], "empty is no id"
     for strange in ("no message", Message(topic="t", headers=cast("Any", "no pairs"))):
         assert with_event_id(strange) is strange
 
 
 class Nameless(Gone):
-    """A record with a header whose name is no text."""
+    """A record with a header name that is not UTF-8."""
 
     def headers(self) -> list[tuple[str, bytes]]:
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")

@@ -1,4 +1,4 @@
-"""What was polled is cut into batches, and offsets never pass a record of ours that is in none."""
+"""Polled records are cut into batches, and offsets never pass a record of our queue that is in no batch."""
 
 from thresher.queue.hand_off.intake import Batch, Intake, Span
 from thresher.queue.wire.marker import MessageId
@@ -191,7 +191,7 @@ def test_reading_continues_after_records_removed_by_retention() -> None:
 
 
 def batch_of(*places: tuple[int, int], **spans: tuple[int, int]) -> Batch:
-    """`spans` are by partition, as `p0=(0, 3)`."""
+    """Return a batch. `spans` are given by partition, as `p0=(0, 3)`."""
     return Batch(
         records=tuple(record(*place) for place in places),
         spans={int(name[1:]): Span(*span) for name, span in spans.items()},

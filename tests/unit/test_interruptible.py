@@ -1,4 +1,4 @@
-"""Signals that the kernel gives to another thread than the main one, in programs whose main thread waits."""
+"""Signals that the kernel delivers to another thread while the main thread waits."""
 
 import os
 import signal

@@ -58,7 +58,7 @@ def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Be a user whom directories can be closed to: to root none is."""
+    """Drop root's privileges, because root can read every directory."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)

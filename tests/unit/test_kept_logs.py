@@ -1,4 +1,4 @@
-"""The logs of a failed test are kept, though the test removes them."""
+"""The logs of a failed test are kept, although the test removes its directory."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What event handlers are told of a leadership that begins, goes on and ends."""
+"""Events of a leadership that begins, continues and ends."""
 
 import uuid
 from typing import Any
@@ -13,7 +13,7 @@ ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
 class Listening:
-    """An announcer that keeps what it is given."""
+    """An announcer that records its events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

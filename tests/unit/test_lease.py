@@ -1,4 +1,4 @@
-"""When a standby looks at a lease again, and when it takes one that should have been renewed."""
+"""When a standby checks a lease again, and when it takes a lease that was not renewed."""
 
 import logging
 import time
@@ -41,13 +41,13 @@ def test_a_lease_is_stale_after_twice_its_length() -> None:
 @given(st.floats(0.2, 600))
 def test_a_group_leader_steps_down_before_its_session_ends(timeout: float) -> None:
     settings = ElectionSettings(heartbeat_timeout_seconds=timeout)
-    # The client's own heartbeats are 0.3 s apart.
+    # The Kafka client sends heartbeats every 0.3 s.
     assert timeout + 0.3 < session_seconds(timeout)
     assert beat_seconds(settings) <= timeout / 2
 
 
 class Replica:
-    """A hot standby as a lease meets it: it can be looked at, and refuses to be written to."""
+    """A connection to a hot standby server: reads succeed, writes are refused."""
 
     def __init__(self, counted: list[float]) -> None:
         counted.append(time.monotonic())
@@ -62,7 +62,7 @@ class Replica:
 
 
 class Ended:
-    """A lease whose last holder was killed: its time is over, and the first one that asks gets it."""
+    """A connection to an expired lease: the first request gets it."""
 
     def __init__(self) -> None:
         self.taken = self.released = 0
@@ -105,7 +105,7 @@ def test_a_read_only_lease_table_is_retried_with_back_off(
     eventually(lambda: len(connected) >= 4, 30.0)
     assert lease.trouble == "cannot execute UPDATE in a read-only transaction"
     lease.stop()
-    # 0.1, 0.2 and 0.4 s at least, whatever the machine does besides.
+    # At least 0.1, 0.2 and 0.4 s.
     assert connected[3] - connected[0] >= 0.7
     assert [record.getMessage() for record in caplog.records] == [
         "the lease waits for its database: cannot execute UPDATE in a read-only transaction"
@@ -132,7 +132,7 @@ def test_a_former_leader_retries_a_refusing_database_with_back_off(
 
 
 class Breaking:
-    """A connection that serves once, and then breaks."""
+    """A connection that works once, and then breaks."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -1,4 +1,4 @@
-"""The name of a lease's session, by which a standby knows who leads."""
+"""The name of a lease's session, which tells a standby the leader."""
 
 import os
 import socket

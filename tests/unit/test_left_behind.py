@@ -1,4 +1,4 @@
-"""Calls that hang keep nobody, and a leadership that is told to end does so in every state."""
+"""A hanging call delays no caller, and a leadership can be ended in every state."""
 
 import threading
 from typing import Any
@@ -42,7 +42,7 @@ def test_a_call_that_hangs_is_left_behind() -> None:
 
 
 class Stopped(Stuck):
-    """An engine that stops as it is told to."""
+    """An engine that stops on request."""
 
     def wait(self) -> Snapshot:
         assert self._asked.wait(60)

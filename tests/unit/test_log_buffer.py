@@ -1,4 +1,4 @@
-"""The buffer of changes that were read from the log and are not decided."""
+"""The buffer of changes that were read from the log and that no progress record covers yet."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -162,7 +162,7 @@ def test_a_dead_change_stays_owed_until_it_is_stored() -> None:
     buffer.cover(covered)
     buffer.begin_at(10)
     assert len(buffer.add(chunk(position(20), ended=21))) == 1
-    # The producer failed meanwhile, and recovery has found the same record.
+    # The producer failed meanwhile, and recovery finds the same record.
     assert buffer.cover(covered) == []
     assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (True, 10, {position(20): BAD})
     buffer.paid()
@@ -204,5 +204,5 @@ def test_a_malformed_row_becomes_dead_unchanged() -> None:
     buffer = LogBuffer(Bounds())
     buffer.add(Chunk(positions=[position(10)], rows=[flawed], commit_times=[1], size=10))
     request = ReadRequest(rows=10, bytes=1_000, in_flight={})
-    assert [len(row) for row in buffer.take(request)[0]] == [10], "nobody who sends rows knows more columns"
+    assert [len(row) for row in buffer.take(request)[0]] == [10], "a row to be sent has no further columns"
     assert buffer.dead_of([(1, BAD)])[position(10)].row == flawed

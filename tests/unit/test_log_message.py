@@ -1,4 +1,4 @@
-"""The encoding of messages in the log, compared with what protocol buffers' own library makes of it."""
+"""The encoding of messages in the log, compared with the protobuf library."""
 
 import contextlib
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ _FIELDS = {"LogMessage": ["topic:9", "key:12", "value:12", "headers:h", "partiti
 
 
 def library() -> dict[str, Any]:
-    """Return the messages as a user's own definition of them gives."""
+    """Return the message classes of the protobuf library, as a user defines them."""
     file = descriptor_pb2.FileDescriptorProto(name="log.proto", package="log", syntax="proto2")
     for name, fields in _FIELDS.items():
         made = file.message_type.add(name=name)
@@ -115,7 +115,7 @@ def test_a_truncated_message_never_decodes_to_another_value(drawn: Any, data: st
         found = decode(cut)
     except Unreadable:
         return
-    # Cut between two fields: what is there is right.
+    # Cut between two fields: the remaining fields are correct.
     whole_parts: list[Any] = list(expected(drawn))
     for part, of_all in zip(found, whole_parts, strict=True):
         assert part is None or part == of_all or (isinstance(part, tuple) and of_all[: len(part)] == part)

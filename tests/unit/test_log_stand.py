@@ -1,4 +1,4 @@
-"""Whether the log still holds all that the last progress record does not cover."""
+"""Whether the log still holds all changes that the last progress record does not cover."""
 
 from dataclasses import replace
 from typing import Any
@@ -61,7 +61,7 @@ def test_a_log_without_published_changes_is_foreign(stand: LogStand) -> None:
     found = missing(ORIGIN, COVERED, stand)
     assert found is not None
     assert found.elsewhere
-    # None of the positions means anything there.
+    # In another log none of the positions has a meaning.
     assert adopted(COVERED, found, stand) == Coverage(noted=stand.confirmed)
 
 
@@ -70,7 +70,7 @@ def test_a_timeline_that_begins_after_published_changes_is_accepted() -> None:
 
 
 def test_a_slot_made_on_the_new_timeline_is_noticed() -> None:
-    # What was noted behind the point where the timeline was left means nothing on the new one.
+    # Positions beyond the end of the old timeline have no meaning on the new one.
     noted = replace(COVERED, noted=900)
     stand = replace(STAND, timeline=3, left=((2, 600),), end=1000)
     found = missing(ORIGIN, noted, replace(stand, confirmed=800))
@@ -108,13 +108,13 @@ def test_a_span_goes_on_from_where_it_began() -> None:
 
 def test_transactions_after_a_mark_are_in_the_log() -> None:
     assert since_mark(900, 700) == 701
-    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "numbers start over in the log, and not here"
+    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "transaction ids wrap around in the log, and not here"
     assert since_mark(900, 899) == 900
-    assert since_mark(900, 950) == 900, "it was made later"
+    assert since_mark(900, 950) == 900, "the slot was made later"
 
 
 def test_a_mark_read_after_the_first_record_counts() -> None:
-    """The server may tell how far it is before the mark: that was recorded, and its tail was killed."""
+    """A position before the mark may be recorded first, by a tail that was then killed."""
     recorded = goes_on(LogSpan(published="1/2/3/4", first_xid=900), LogSpan(published="1/2/3/4", first_xid=950))
     assert behind_mark(recorded, 701).first_xid == 701
     assert behind_mark(recorded, 920).first_xid == 900, "another slot was made later"

@@ -1,4 +1,4 @@
-"""What the log looks like, for people and for machines."""
+"""The log's formats, for people and for machines."""
 
 import io
 import json
@@ -17,7 +17,7 @@ logger = logging.getLogger("thresher.some.part")
 def as_it_was() -> Iterator[None]:
     root, package = logging.getLogger(), logging.getLogger("thresher")
     handlers, levels = list(root.handlers), (root.level, package.level)
-    # Not pytest's own: what is set up replaces whatever was there, and closes it.
+    # Without pytest's own handlers: the set-up replaces and closes all existing handlers.
     root.handlers = []
     yield
     root.handlers = handlers

@@ -1,4 +1,4 @@
-"""What mark-purge/reset decides about faults, step by step: each test answers its effects by hand."""
+"""The decisions of mark, purge and reset about faults, step by step: each test answers the effects."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,10 +45,10 @@ def ids_of(settle: Settle) -> Sequence[int]:
 
 
 class Run:
-    """The protocol, given its lots one after another, and answered as on a good day where nothing else is said."""
+    """Runs the protocol with these batches in turn. Effects without a given answer succeed."""
 
-    def __init__(self, *lots: Sequence[Row], **answers: Callable[[Any], Any]) -> None:
-        left = [list(lot) for lot in lots]
+    def __init__(self, *batches: Sequence[Row], **answers: Callable[[Any], Any]) -> None:
+        left = [list(batch) for batch in batches]
         self.steps = protocol(
             ShardIdentity(outbox_id="ours", term="now", shard=2),
             Rules(),
@@ -125,7 +125,7 @@ def test_recovery_resolves_an_unknown_commit_and_marks_again(refused: Any) -> No
     assert run.settled == [[1], [2]]
     kinds = [type(effect) for effect in run.seen]
     assert kinds.count(Init) == 2
-    # The read-ahead forgets, and its next marks are under another leader id.
+    # The read-ahead is discarded, and its next marks have another leader id.
     assert kinds.index(DiscardReadAhead) > max(place for place, kind in enumerate(kinds) if kind is Init)
 
 
@@ -178,7 +178,7 @@ def faults_of(*found: Undelivered, rows: Sequence[Row] = (row(1), row(2, b"l")))
 
 def test_a_failed_delivery_is_matched_by_topic_and_key() -> None:
     assert faults_of(undelivered(Refusal.MOMENT, key=b"l")) == [Fault(kind=None, why="t: no", place=1)]
-    # Rows without a key cannot be told apart.
+    # Rows without a key cannot be distinguished.
     keyless = [row(1, None), row(2, None)]
     assert faults_of(undelivered(Refusal.MOMENT, key=None), rows=keyless) == [Fault(kind=None, why="t: no")]
 

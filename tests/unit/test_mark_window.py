@@ -25,7 +25,7 @@ def test_bytes_in_flight_stay_within_the_window(steps: list[tuple[str, int]]) ->
         if step == "read" and ahead._is_due():
             request = ahead.await_due()
             assert request is not None
-            # As a table answers: as many rows as there is room for, and one at least.
+            # As a read of the table: as many rows as there is room for, and at least one.
             sizes = [number] * max(1, request.bytes // max(1, number))
             ids = range(next_id, next_id := next_id + len(sizes))
             ahead.claim(dict.fromkeys(ids, 0), request.generation, sizes)

@@ -1,4 +1,4 @@
-"""The tracker's clock: the broker's timestamps, and monotonic time only where nothing can have been missed."""
+"""The tracker's clock: the broker's timestamps, and monotonic time only when every marker up to it was read."""
 
 from thresher.tracker.protocol.clock import SILENT_SECONDS, SLACK_MS, MarkerClock
 
@@ -6,7 +6,7 @@ HOUR_MS = 3_600_000
 
 
 def anchored(timestamp_ms: int = 1_000_000, at: float = 50.0, **options: float) -> MarkerClock:
-    """A clock whose first mark was read."""
+    """Return a clock whose first mark was read."""
     clock = MarkerClock(**options)
     clock.heard(at)
     clock.marker(timestamp_ms, at)
@@ -16,7 +16,7 @@ def anchored(timestamp_ms: int = 1_000_000, at: float = 50.0, **options: float) 
 
 
 def answer(clock: MarkerClock, *asked_at: float) -> None:
-    """Have the broker answer questions, all that was there having been read."""
+    """Let the broker answer the requests of these times, with all markers read."""
     for each in asked_at:
         clock.heard(each)
         clock.caught_up(each)
@@ -56,7 +56,7 @@ def test_a_silent_broker_stops_the_clock_until_a_mark() -> None:
     answer(clock, back)
     assert (clock.now_ms, clock.resumed_ms) == (1_000_500, None)
     clock.marker(1_000_500 + 103_000, back + 0.1)
-    assert clock.resumed_ms is None, "another's marker shows nothing"
+    assert clock.resumed_ms is None, "another queue's marker does not count"
     clock.marker(1_000_500 + 103_100, back + 0.2)
     clock.resume()
     assert clock.resumed_ms == clock.now_ms == 1_000_500 + 103_100, "from the mark on, not from before the silence"
@@ -122,6 +122,6 @@ def test_time_before_a_backward_timestamp_is_not_counted_later() -> None:
     answer(clock, 50.5)
     began = clock.marker(1_000_000 - HOUR_MS, 52.0)
     answer(clock, 52.0, 53.0)
-    assert clock.now_ms - began == 1_000, "not the time since the last answer before it"
+    assert clock.now_ms - began == 1_000, "the time before the backward timestamp does not count"
     clock.marker(1_000_000 + HOUR_MS, 53.0)
-    assert clock.now_ms - began <= 1_000 + SLACK_MS, "nor by a jump forward"
+    assert clock.now_ms - began <= 1_000 + SLACK_MS, "nor does a jump forward"

@@ -1,4 +1,4 @@
-"""What queues in memory have besides the contract of queues: a clock of the test's own, redelivery, dead letters."""
+"""Queues in memory, beyond the contract of queues: the test's own clock, redelivery, dead letters."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SOON_SECONDS = 30.0
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -208,7 +208,7 @@ def test_the_applications_configuration_is_validated() -> None:
 
 
 def test_a_closed_service_has_no_thread_and_keeps_dead_letters(clock: Clock) -> None:
-    # What another test left behind may end meanwhile: only what begins counts.
+    # Threads of other tests may end meanwhile, so only new threads count.
     before = set(threading.enumerate())
     with MemoryQueueService(monotonic=clock) as service:
         queue = service.queue("orders")

@@ -1,4 +1,4 @@
-"""A transform that sends rows of several topics to one: order is that of what is sent, also when it was away."""
+"""A transform that sends rows of several topics to one: rows keep the order of the sent key, also after an absence."""
 
 import random
 from typing import Any
@@ -12,7 +12,7 @@ from thresher.delivery.waiting.withheld import LeftOut, Withheld
 
 
 class Steady(random.Random):
-    """Nothing goes wrong, and a read finds all there is."""
+    """A random generator by which no fault happens, and a read returns all rows."""
 
     def random(self) -> float:
         return 0.5
@@ -22,7 +22,7 @@ class Steady(random.Random):
 
 
 class Run:
-    """One attempt in a world with a transform."""
+    """One attempt in a simulated world with a transform."""
 
     def __init__(self, *, marking: bool) -> None:
         self.world = World(Poison.DEAD_LETTER, 900_000, marking=marking, merging=True)
@@ -34,7 +34,7 @@ class Run:
         self.world.finish(-1, commit=True)
 
     def go_on(self) -> list[int]:
-        """Let the attempt do what it can now, and return what was sent so far."""
+        """Run the attempt until it waits, and return the rows that were sent so far."""
         (attempt,) = self.world.attempts
         for _ in range(300):
             if not self.world.step(attempt, self.luck):
@@ -51,7 +51,7 @@ def test_rows_of_another_topic_do_not_overtake_held_rows(run: Run) -> None:
     run.world.broker.topics["x"] = "missing"
     run.write("a", b"k", REROUTED)
     assert run.go_on() == []
-    # It is back, and the rows of one topic are still left out of reads.
+    # The topic is back, and the rows of one stored topic are still left out of reads.
     run.world.broker.topics["x"] = "present"
     run.write("b", b"k", REROUTED)
     assert run.go_on() == [0, 1]
@@ -71,7 +71,7 @@ def test_rows_with_merged_keys_are_sent_by_id(run: Run) -> None:
 
 
 def test_an_unread_row_of_a_waiting_topic_is_not_overtaken(run: Run) -> None:
-    """What a stored topic's rows are sent to differs: that one of them waits says nothing about the next."""
+    """Rows of one stored topic may go to different topics: a waiting row says nothing about the next row."""
     run.world.broker.topics["x"] = "missing"
     run.write("a", b"k", REROUTED)
     assert run.go_on() == []
@@ -89,7 +89,7 @@ def test_rows_join_their_waiting_key_until_the_first_is_due() -> None:
     assert withheld.leave_out([LeftOut(row(1), "it is away", 10.0)]) == ({1: 0}, {})
     assert withheld.why(("x", b"k"), 9.0) == "it is away"
     assert withheld.why(("x", b"l"), 9.0) is None
-    # Those that join put nothing off.
+    # A row that joins does not prolong the wait.
     assert withheld.leave_out([LeftOut(row(2), "it is away", 11.0)]) == ({2: 0}, {})
     assert withheld.why(("x", b"k"), 10.0) is None
 
@@ -108,7 +108,7 @@ def test_withheld_rows_are_bounded_and_a_sent_row_frees_room() -> None:
     rows = [LeftOut(row(id_, key=None), "", 1.0) for id_ in range(3)]
     assert withheld.leave_out(rows) == ({0: 0, 1: 0}, {})
     assert withheld.full
-    # One that is there already takes no more room.
+    # A row that is already withheld takes no further room.
     assert withheld.leave_out(rows[1:]) == ({1: 0}, {})
     withheld.readmit([rows[0].row])
     assert withheld.leave_out(rows[2:]) == ({2: 0}, {})
@@ -119,6 +119,6 @@ def test_only_the_first_of_several_waiting_rows_is_retried_soon() -> None:
     waiting = [LeftOut(row(id_, key=b"%d" % id_), "", 1.0, "x") for id_ in range(3)]
     waiting += [LeftOut(row(id_, topic="y"), "", 1.0) for id_ in range(3, 6)]
     assert withheld.leave_out(waiting) == ({0: 0, 3: 0}, {1: 0, 2: 0, 4: 0, 5: 0})
-    # The topic is back, also for a key of which nothing waits.
+    # The topic is back, also for a key without a waiting row.
     assert withheld.overtaken_by([row(9, key=b"9")])
     assert not withheld.overtaken_by([row(9, topic="y", key=b"9")])

@@ -1,4 +1,4 @@
-"""What a shard counts of its transactions and of what ends it."""
+"""A shard's counts of its transactions, and of the errors that end it."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -100,7 +100,7 @@ def test_ages_are_sampled_evenly_from_a_batch(count: int) -> None:
     assert sum(weight for _, weight in found) == count
     assert places == sorted(set(places))
     assert all(0 <= place < count for place in places)
-    # Evenly: no row is far from one that stands for it.
+    # Each sample stands for about the same number of rows.
     assert all(weight <= count // 16 + 1 for _, weight in found)
 
 
@@ -162,7 +162,7 @@ STORED = st.lists(
 @given(STORED, st.integers(0, 39), st.integers(0, 40))
 def test_bytes_of_columns_are_those_of_their_rows(rows: list[Any], start: int, cut: int) -> None:
     batch = batch_of([stored(number, *each) for number, each in enumerate(rows)])
-    # A part of a batch shares its buffers.
+    # A slice of a batch shares its buffers.
     batch = batch.slice(min(start, len(rows) - 1))
     together = column_rows(batch)
     assert together is not None

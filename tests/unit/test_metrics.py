@@ -1,4 +1,4 @@
-"""How metrics are read from what the driver knows, and how Prometheus gets them."""
+"""How metrics are derived from the driver's state, and scraped by Prometheus."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def scraped(moment: Moment, backlog: Backlog | None) -> Answer:
 
 
 def shown(moment: Moment, backlog: Backlog | None = BACKLOG) -> dict[Any, float]:
-    """Return samples by name and label values, by the labels' names, that of the relay left out."""
+    """Return samples by name and label values, in the order of the labels' names, without the label `relay`."""
     answer = scraped(moment, backlog)
     assert answer.kind.startswith("text/plain; version=0.0.4")
     assert isinstance(answer.content, bytes)
@@ -70,11 +70,11 @@ def test_unknown_values_are_not_shown() -> None:
     lost = shown(replace(LEADING, servers={**LEADING.servers, "database": ServerHealth(up=False)}), None)
     assert (lost["thresher_database_up",], lost["thresher_broker_up",]) == (0, 1)
     standby = shown(replace(LEADING, role=Role.STANDBY, shards=()), None)
-    # A standby knows whether it reaches its servers, too.
+    # A standby knows too whether it reaches its servers.
     assert (standby["thresher_leader",], standby["thresher_database_up",], standby["thresher_broker_up",]) == (0, 1, 1)
     for samples in (lost, standby):
         assert not {name for name, *_ in samples} & {"thresher_pending_records", "thresher_oldest_pending_age_seconds"}
-        # What was counted stays.
+        # Counters stay.
         assert samples["thresher_relayed_records_total", "0"] == 3
 
 
@@ -115,7 +115,7 @@ def test_a_name_with_quotes_breaks_no_scrape() -> None:
     assert names == {'a"b\\c\nd'}
 
 
-# Dashboards and alerts ask for them: none is renamed, and none changes its labels.
+# Dashboards and alerts use these names: no metric is renamed or changes its labels.
 KEPT = """
     thresher_archive_failures_total counter relay
     thresher_archive_success_age_seconds gauge relay

@@ -1,4 +1,4 @@
-"""The schedule of a random soak is the seed's, and leaves no kind of fault out."""
+"""The seed decides the schedule of a random soak, and no kind of fault is left out."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Which servers a command uses that names a stack."""
+"""The servers of a command that names a stack."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ RUNS = Endpoints(dsn="host=h password='p w'", bootstrap="h:1", processes={})
 
 @pytest.fixture(autouse=True)
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One stack runs, and is called mine."""
+    """Simulate one running stack with the name `mine`."""
     monkeypatch.setenv("THRESHER_STATE", str(tmp_path))
     for name in ("THRESHER_DS", "THRESHER_DATA_SOURCE", "THRESHER_DS_FILE", "THRESHER_DATA_SOURCE_FILE"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""A page that has waited for a database shows how things stand after the wait."""
+"""A page that has waited for a database shows the state after the wait."""
 
 import socket
 import threading
@@ -39,7 +39,7 @@ def test_a_page_shows_the_role_after_its_wait(
     with shown(seen) as page:
         asking = threading.Thread(target=scrape, args=[page], daemon=True)
         asking.start()
-        # The page waits for its database by now.
+        # Now the page waits for its database.
         with calls.accept()[0]:
             seen.role = Role.STOPPING
             asking.join(60)

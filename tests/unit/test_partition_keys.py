@@ -1,4 +1,4 @@
-"""Rows that go by a partition key: what they are ordered by, and which partition they get."""
+"""Rows with a partition key: their order and their partition."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from thresher.kafka.partitioners import crc32_partition
 from thresher.relay.protocol.scoreboard import Scoreboard
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-# What Ruby's Zlib.crc32 gives.
+# Results of Ruby's Zlib.crc32.
 CRC32 = {b"abc": 891_568_578, b"123456789": 3_421_780_262, b"": 0}
 
 

@@ -1,4 +1,4 @@
-"""A transaction's outcome is certain: the offset's name tells, and whoever finds another's has to read again."""
+"""The offset's metadata decides a transaction's outcome. A writer that finds another attempt's metadata reads again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,21 +28,21 @@ MARK = Transaction(offset=5, mark=(1, 0))
 
 
 class Broker:
-    """The committed offset, and how the next commits end."""
+    """Holds the committed offset, and the outcome of the next commit."""
 
     def __init__(self) -> None:
         self.offset: GroupOffset | None = None
         self.inits = 0
-        # Of the next commit: whether it takes effect, and what is raised.
+        # Whether the next commit takes effect, and the error that it raises.
         self.ending: tuple[bool, type[Exception] | None] = (True, None)
         self.faults: list[Undelivered] = []
         self.before_init: Callable[[], None] = lambda: None
         self.now_ms: list[int] = []
         self.leaders = {0: 1}
         self.unanswered: tuple[str, int] | None = None
-        # Where messages were sent.
+        # The partitions of the sent messages.
         self.placed: list[int] = []
-        # Of partition 1, which a late claim of a stopped leader may be on.
+        # The offset of partition 1, which may have a late claim of a stopped leader.
         self.other: GroupOffset | None = None
 
     def found(self, *_: object) -> dict[int, GroupOffset]:
@@ -148,7 +148,7 @@ def test_another_attempts_write_leaves_an_unknown_commit_undecided(broker: Broke
         patched.setattr(Producer, "commit", then_another)
         with pytest.raises(ProducerFenced, match="another attempt at this shard"):
             writer.write(MARK, 1)
-    assert broker.inits == 1, "it was not fenced"
+    assert broker.inits == 1, "no producer was fenced"
 
 
 def test_another_attempt_that_writes_while_this_one_fences_is_seen(broker: Broker, writer: PartitionWriter) -> None:
@@ -166,7 +166,7 @@ def test_another_leaders_claim_ends_the_writer(broker: Broker, writer: Partition
     fenced = broker.inits
     with pytest.raises(Superseded):
         PartitionWriter(SETTINGS, 0, "term", CrashPoints(None, 0)).open()
-    assert broker.inits == fenced, "nobody is fenced without a claim"
+    assert broker.inits == fenced, "no producer is fenced without a claim"
 
 
 def test_an_unclaimed_partition_is_taken(broker: Broker) -> None:
@@ -180,7 +180,7 @@ def test_a_stopped_leaders_late_claim_is_taken_back(broker: Broker) -> None:
     broker.commit_as("term:claim")
     broker.other = GroupOffset(topic="k", partition=1, offset=8, metadata="older:claim")
     made = PartitionWriter(SETTINGS, 1, "term", CrashPoints(None, 0))
-    assert made.open() == 8, "partition 0 is ours, and decides"
+    assert made.open() == 8, "our claim on partition 0 decides"
     broker.commit_as("newer:claim")
     with pytest.raises(Superseded, match="its term is newer"):
         PartitionWriter(SETTINGS, 1, "term", CrashPoints(None, 0)).open()
@@ -198,7 +198,7 @@ def test_a_failing_message_partition_is_replaced_by_another(
     broker.leaders = {0: 1, 1: 2, 2: -1}
     for _ in range(20):
         assert writer.write(REDELIVERED, 1) == Committed()
-    assert set(broker.placed) == {0, 1}, "one without a leader is not used"
+    assert set(broker.placed) == {0, 1}, "a partition without a leader is not used"
     if answers:
         broker.faults = [fault(Refusal.MOMENT, partition=0)]
     else:

@@ -1,4 +1,4 @@
-"""How long a competitor bears being refused."""
+"""How long a competitor retries after refusals."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a server sends: each kind of message, and what is no message."""
+"""Messages of Postgres' pgoutput plugin: each kind is decoded, and malformed bytes are refused."""
 
 import struct
 from datetime import UTC, datetime
@@ -142,7 +142,7 @@ def test_headers_of_more_dimensions_are_a_flaw() -> None:
     row[5] = struct.pack(">iiIiiii", 2, 0, 25, 1, 1, 1, 1) + b"\0\0\0\1a"
     *sendable, more = transaction(reader(), row).rows[0][5:]
     assert sendable == [(), (), None, None, "headers", None]
-    assert more == ([["a"]], [], None), "they are set aside as they were"
+    assert more == ([["a"]], [], None), "dead rows keep them unchanged"
 
 
 def test_headers_of_three_dimensions_are_kept_as_they_were() -> None:
@@ -374,7 +374,7 @@ def test_an_outbox_has_a_prefix_and_a_slot() -> None:
     with pytest.raises(InvalidName, match="dot"):
         log_prefix(TableName(table="app.outbox"))
     assert slot_name(TableName(table="outbox")) == "thresher_outbox"
-    # Whoever writes with a schema is not content with the slot of a tail without it, or of another schema.
+    # The slot of a tail without a schema, or with another schema, does not serve a writer with a schema.
     schemas = [TableName(table="outbox"), OUTBOX, TableName(table="outbox", schema="app2")]
     assert len({slot_name(each) for each in [*schemas, TableName(table="app_outbox")]}) == 4
     assert slot_name(OUTBOX).startswith("thresher_app_outbox_")

@@ -11,7 +11,7 @@ DRAW = "from thresher.devstack import ports; ports._LOWEST = ports._HIGHEST = {p
 
 
 def drawn_elsewhere(port: int) -> subprocess.CompletedProcess[str]:
-    """Have another process draw, from this port alone."""
+    """Let another process draw from this port alone."""
     return subprocess.run(
         [sys.executable, "-c", DRAW.format(port=port)], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""Records handed over as columns fare as those that are handed over one by one."""
+"""Records that are produced from columns are treated like records that are produced one by one."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ NOW = 1_700_000_000_000
 
 @dataclass
 class Client:
-    """Takes records into a queue of three, unless their value says otherwise."""
+    """A client with a queue of three records. A record's value can make it fail."""
 
     taken: list[tuple[Any, ...]] = field(default_factory=list)
     waiting: int = 0

@@ -1,4 +1,4 @@
-"""What a program says of a relay is judged as a file is: the same report, and strings where their meaning is clear."""
+"""Settings in code are validated like a file, with the same report; strings are accepted where they are clear."""
 
 import pickle
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ KINDS = {
 
 
 def judged_or_told(settings: Settings, election: ElectionSettings | None = None) -> Judged | str:
-    """What is taken, or the report of what is not; anything else that is raised is a fault."""
+    """Return the accepted settings, or the report of problems. Any other error fails the test."""
     try:
         return judge(settings, election)
     except ConfigurationInvalid as refusal:

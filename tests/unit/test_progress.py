@@ -102,7 +102,7 @@ def test_any_bytes_are_foreign(data: bytes) -> None:
 def test_a_truncated_record_is_foreign() -> None:
     whole = encode(progress([(1, 2, SENT), (3, 4, dead(Kind.REJECTED, "no"))]))
     unexpected = {}
-    # What ends a stream may be left out.
+    # The end marker of the compressed stream may be missing.
     for length in range(len(whole) - 8):
         try:
             decode(whole[:length])

@@ -1,4 +1,4 @@
-"""Publishing without servers: which backend is meant, what is encoded, and that all is judged before any is sent."""
+"""Publishing without servers: choice of the backend, encoding, and validation of all messages before any is sent."""
 
 import re
 import threading
@@ -120,7 +120,7 @@ def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
 
 
 class Falsy(MemoryBackend):
-    """A backend that looks like nothing."""
+    """A backend whose truth value is False."""
 
     def __len__(self) -> int:
         return 0

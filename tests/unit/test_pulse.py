@@ -1,4 +1,4 @@
-"""Which signs of life count, and from when."""
+"""Which heartbeats count, and from which time."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def test_both_heartbeats_count_from_the_time_of_sending() -> None:
     assert pulse.until(5.0) < 0
     key, first = pulse.beat(1.0)
     assert pulse.confirm(first)
-    assert pulse.until(5.0) == 5.0  # the first record is waited for since the beginning
+    assert pulse.until(5.0) == 5.0  # The first record is awaited from the beginning.
     assert pulse.hear(key, first.encode())
     assert pulse.until(5.0) == 6.0
     _, second = pulse.beat(3.0)

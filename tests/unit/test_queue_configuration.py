@@ -1,4 +1,4 @@
-"""The configuration of queues: kafka-mq-go's keys, one report of all that is wrong, and no secret in it."""
+"""The configuration of queues: kafka-mq-go's keys, one report of all problems, and no secret in the report."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from thresher.queue import QueueService
 from thresher.queue.configuration import _GUARDED, HandOff, QueueConfig, configured, load_queue_config
 
 GIVEN: dict[str, Any] = {"bootstrap-servers": "kafka:9092", "message-topic": "messages", "marker-topic": "markers"}
-# kafka-mq-go's own settings under their YAML names, with its defaults where it has some.
+# kafka-mq-go's settings under their YAML names, with its defaults.
 SEED = """
 bootstrap-servers: broker:9092
 message-topic: messages
@@ -34,7 +34,7 @@ SECRET = "hunter2"
 
 
 def problems(**keys: Any) -> str:
-    """The report on what is wrong with these keys beside good ones; a key has underscores here."""
+    """Return the report of problems with these keys beside valid ones. Keys have underscores here."""
     with pytest.raises(ConfigurationInvalid) as caught:
         configured(GIVEN | {key.replace("_", "-"): value for key, value in keys.items()})
     assert caught.value.exit_code == 2

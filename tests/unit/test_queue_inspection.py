@@ -1,4 +1,4 @@
-"""What `peek` and `stats` make of offsets and markers, and how messages look as JSON."""
+"""The figures of `peek` and `stats` from offsets and markers, and messages as JSON."""
 
 import json
 
@@ -84,7 +84,7 @@ def test_other_groups_are_of_no_queue() -> None:
 def test_lag_counts_the_records_ahead_of_a_group() -> None:
     ends = {each: PartitionEnds(first=10, stable=90, high=100) for each in range(5)}
     offsets = {0: offset(0, 100), 1: offset(1, 60), 2: offset(2, 5), 3: offset(3, 120)}
-    # At the end; 40 before it; from the first record, since retention has overtaken it; past the end; no offset yet.
+    # At the end; 40 before it; below the first record, after retention; past the end; without an offset.
     assert lag(ends, offsets) == 0 + 40 + 90 + 0 + 90
 
 

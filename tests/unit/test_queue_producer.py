@@ -1,4 +1,4 @@
-"""A send has one of three ends: the broker has the message, refuses it, or nobody knows."""
+"""A send has one of three outcomes: the broker has the message, refuses it, or the outcome is unknown."""
 
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ UNKNOWNS = [
 
 
 class Sent:
-    """A record where the broker has put it."""
+    """A record with its partition and offset."""
 
     def partition(self) -> int:
         return 2
@@ -37,7 +37,7 @@ class Sent:
 
 
 class Recorded:
-    """Takes records, and answers when it is told to."""
+    """A client that queues records, and answers when the test says so."""
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
@@ -112,7 +112,7 @@ def test_a_message_above_the_limit_never_reaches_the_client(producer: QueueProdu
         with pytest.raises(MessageInvalid, match="max-message-bytes"):
             producer.send_async(payload, headers)
     assert client.reports == []
-    # The queue's id counts too.
+    # The queue's id counts towards the size.
     producer.send_async(bytes(MOST_BYTES - 1))
     assert len(client.reports) == 1
 

@@ -1,4 +1,4 @@
-"""A record tells its past by headers. Whatever they hold, the message is read, started and delivered."""
+"""Headers carry a record's past. With any headers, the message is read, started and delivered."""
 
 from typing import cast
 
@@ -23,7 +23,7 @@ from thresher.queue.wire.record import (
 
 PLACE = MessageId(3, 14)
 TIME = 1_700_000_000_000
-# What a hostile writer would try: numbers that are too large, too many, or almost numbers.
+# Values of a hostile writer: numbers that are too large, too long or malformed.
 HOSTILE = [b"", b"-1", b"0", b"9" * 9, b"9" * 14, b"9" * 18, b"9" * 400, b"1.5", b" 1", b"1-", b"-", b"1-2-3", b"\xb2"]
 numbers = st.one_of(st.sampled_from(HOSTILE), st.from_regex(rb"[0-9]+-?[0-9]*", fullmatch=True))
 own_headers = st.tuples(st.sampled_from(sorted(OWN)), numbers)
@@ -46,7 +46,7 @@ def test_a_redelivered_record_carries_its_past() -> None:
     headers: Headers = (("h", b"v"), (DELIVERY_COUNT, b"4"), (ORIGIN_ID, b"1-2"), (ENQUEUED_AT, b"77"))
     record = record_of(PLACE, b"payload", headers, TIME)
     assert (record.delivery_count, record.origin_id, record.enqueued_at_ms) == (4, MessageId(1, 2), 77)
-    assert record.headers == (("h", b"v"),), "ours are not the application's"
+    assert record.headers == (("h", b"v"),), "our headers are not shown to the application"
 
 
 def test_the_applications_headers_keep_order_and_repeats() -> None:

@@ -1,4 +1,4 @@
-"""What `thresher queue init` says of topics: whatever could lose a message is a problem, with what to set."""
+"""Checks of `thresher queue init`: a topic setting that could lose a message is a problem, with its remedy."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from thresher.queue.configuration import QueueConfig, configured
 from thresher.queue.topics import FoundTopic, problems_of, topics_of
 
 CONFIG: QueueConfig = configured({"bootstrap-servers": "kafka:9092", "message-topic": "m", "marker-topic": "t"})
-# As a broker of Kafka 4 has it where a topic says nothing.
+# The defaults of a Kafka 4 broker.
 DEFAULTS = {
     "cleanup.policy": "delete",
     "max.message.bytes": "1048588",
@@ -20,7 +20,7 @@ DEFAULTS = {
 
 
 def problems(*changes: tuple[str, str, str], partitions: int = 2, asked: int | None = None) -> list[tuple[str, str]]:
-    """What is wrong with topics that were made as they should be, and changed since."""
+    """Return the problems of correct topics with these changes."""
     found = {
         each.name: {**DEFAULTS, **each.config} for each in topics_of(CONFIG, partitions=None, marker_partitions=None)
     }

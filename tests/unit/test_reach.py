@@ -1,4 +1,4 @@
-"""Whether a server answers, by the attempts to reach it so far."""
+"""Whether a server is up, by the attempts to reach it."""
 
 import time
 
@@ -85,7 +85,7 @@ def test_a_standby_needs_its_election_too() -> None:
     now[0] += 8
     election = reach.health(standby=True)["election"]
     assert (election.up, election.kind, election.text, election.seconds) == (False, "election_waits", "no lease", 8)
-    # A leader's is heard too: once it is none any more, its silence counts from then.
+    # A leader's election is heard too, so that its silence counts from the end of the leadership.
     reach.election = lambda: None
     now[0] += 3600
     assert "election" not in reach.health()

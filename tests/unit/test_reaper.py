@@ -1,4 +1,4 @@
-"""goharvest's own configuration files, taken as they stand."""
+"""goharvest's own configuration files are accepted unchanged."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from thresher.harvest.reaper import LIMITS
 from thresher.outbox import Shape
 from thresher.relay.settings import Delivery
 
-# As goharvest's documentation has it.
+# Copied from goharvest's documentation.
 EXAMPLE = """
 harvest:
   baseKafkaConfig:
@@ -39,7 +39,7 @@ logging:
   level: Debug
 """
 
-# Any one: nobody is connected to.
+# Any address: the test connects to no broker.
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----
 MIIBazCCARKgAwIBAgIIEAGvHDw7NGIwCgYIKoZIzj0EAwIwFDESMBAGA1UEAxMJ
@@ -74,7 +74,7 @@ def test_goharvests_example_file_is_accepted_unchanged(tmp_path: Path) -> None:
     assert (settings.name, settings.outbox.table, settings.shards) == ("my-app-name", "outbox", 1)
     assert (settings.shape, settings.delivery) == (Shape.GOHARVEST, Delivery.AT_LEAST_ONCE)
     assert settings.kafka == {"bootstrap.servers": "localhost:9092"}
-    # Every key stays in its partition.
+    # The partitioner keeps every key in its partition.
     assert settings.producer == {"compression.type": "lz4", "partitioner": "consistent"}
     assert (election.kind, election.leader_topic, election.leader_group) == (
         ElectionKind.NELI, "my-app-name", "my-app-name",
@@ -100,9 +100,9 @@ def test_goharvests_secure_example_file_is_accepted_unchanged(tmp_path: Path) ->
     }
     document = {"harvest": {"baseKafkaConfig": secure, "leaderTopic": "__consumer_offsets", "leaderGroupID": "app"}}
     loaded, _ = take(tmp_path, document)
-    assert loaded.settings.kafka == secure, "security passes through untouched"
+    assert loaded.settings.kafka == secure, "security properties are passed on unchanged"
     assert loaded.election.leader_topic == "__consumer_offsets"
-    # What goharvest takes by default.
+    # goharvest's defaults.
     assert conninfo.conninfo_to_dict(loaded.settings.dsn)["host"] == "localhost"
     assert loaded.settings.outbox.table == "outbox"
 
@@ -254,7 +254,7 @@ def test_a_table_is_named_as_in_sql(tmp_path: Path, given: str, schema: str | No
     [
         ("host=db user=x password='a b' sslmode=disable", None),
         ("postgres://u:p@db/shop?sslmode=disable", None),
-        # What libpq and lib/pq take for the password here is the next word.
+        # libpq and lib/pq take the next word for the password here.
         ("host=db password= dbname=shop", {"host": "db", "password": "dbname=shop"}),
         ("host=db binary_parameters=yes", {"host": "db"}),
         (

@@ -1,4 +1,4 @@
-"""The buffer of a consumer: whoever waits for messages is told of messages, of errors, and of the end."""
+"""The buffer of a consumer: a waiting `take` ends with messages, with an error, or with the end."""
 
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,13 +9,13 @@ import pytest
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.problem import OffsetsLost, QueueClosed
 
-# Only how long a failing test waits.
+# Only a failing test waits so long.
 PATIENCE_SECONDS = 10.0
 MESSAGES: list[Any] = ["one", "two", "three"]
 
 
 class Waiting(ReceiveBuffer):
-    """Tells when a `take` has begun to wait."""
+    """Signals that a `take` has begun to wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Waiting(ReceiveBuffer):
         def told(seconds: float | None = None) -> bool:
             if not self.waits.done():
                 self.waits.set_result(None)
-            # A waiter that nobody wakes ends the test, and not never.
+            # A waiter that is never woken fails the test.
             return wait(PATIENCE_SECONDS if seconds is None else seconds) or self._give_up()
 
         self._changed.wait = told  # type: ignore[method-assign,assignment]
@@ -39,7 +39,7 @@ class Waiting(ReceiveBuffer):
         self._room.clear = cleared  # type: ignore[method-assign]
 
     def _give_up(self) -> bool:
-        raise AssertionError("nobody woke the one who waits")
+        raise AssertionError("the waiting thread was not woken")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def buffer() -> Waiting:
 
 
 def taken(buffer: Waiting, pool: ThreadPoolExecutor) -> "Future[list[Any]]":
-    """Begin to take, and return once it waits."""
+    """Begin a `take` in a thread, and return once it waits."""
     found = pool.submit(buffer.take, 2, None)
     buffer.waits.result(PATIENCE_SECONDS)
     return cast("Future[list[Any]]", found)

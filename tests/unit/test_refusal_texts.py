@@ -1,4 +1,4 @@
-"""What somebody is told whose outbox is not there."""
+"""The error text for a missing outbox."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Equal lines of a log: which are written, which are counted, and when the count is said."""
+"""Equal log lines: which are written, which are counted, and when the count is logged."""
 
 import io
 import json
@@ -80,7 +80,7 @@ def test_every_line_is_written_or_counted(lines: list[tuple[str, int, float]]) -
         written += said(repeats.admit(line(text, level=level), now))
         assert repeats.ends_at is None or repeats.ends_at > now
     written += said(repeats.end())
-    # The line that says a count is the last that it counts.
+    # The line with a count is the last line that it counts.
     assert sum(max(1, count) for _, count in written) == len(lines)
 
 

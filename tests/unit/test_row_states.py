@@ -1,4 +1,4 @@
-"""Which rows may go together while there is poison among them."""
+"""Which rows may share a transaction while poison is suspected."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def test_half_of_a_group_goes_alone() -> None:
     suspects = RowStates()
     suspects.accuse(keys(1, 2, 3, 4))
     assert suspects.fitting(keys(1, 2, 3, 4)) == 2
-    assert suspects.fitting(keys(9, 8, 1, 2)) == 2, "others do not go with suspects"
+    assert suspects.fitting(keys(9, 8, 1, 2)) == 2, "other rows do not go with suspects"
     assert suspects.fitting(keys(1, 9)) == 1
 
 
@@ -98,7 +98,7 @@ def test_a_row_waits_during_the_grace_between_tries() -> None:
 def test_a_wait_without_checks_begins_again() -> None:
     states = RowStates(5.0)
     assert states.wait((1, 0), "t", "not yet", 0.0)
-    assert states.wait((1, 0), "t", "not yet", 31.0), "what happened meanwhile is not known"
+    assert states.wait((1, 0), "t", "not yet", 31.0), "the state in between is not known"
     assert not states.wait((1, 0), "t", "not yet", 36.0)
 
 

@@ -1,4 +1,4 @@
-"""Steps that run, and for how long."""
+"""Running steps and their ages."""
 
 import pytest
 

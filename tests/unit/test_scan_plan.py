@@ -1,4 +1,4 @@
-"""Which rows are read next, by the decision table and by the one safety rule."""
+"""The next read, by the decision table and by the safety rule."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ POSITION = Position(last=50, horizon="700", generation=3, until=110.0)
 
 
 def in_backlog(observed: Observed = NOW) -> ScanPlan:
-    """A plan whose last read by buckets was cut off by its limit."""
+    """Return a plan whose last read by buckets was cut off by its limit."""
     plan = ScanPlan(32, windows=True)
     plan.read_by_buckets(observed.rows, ByBuckets(1_000), observed)
     return plan
@@ -88,7 +88,7 @@ def test_windows_that_give_little_are_paused() -> None:
     plan.cut_off(10, NOW)
     for now in (100.0, 100.4):
         observed = replace(NOW, now=now)
-        assert plan.next(observed) == ByBuckets(40), "as many rows as it may give"
+        assert plan.next(observed) == ByBuckets(40), "a full window"
         plan.read_by_buckets(1_000, ByBuckets(40), observed)
     assert plan.next(replace(NOW, now=100.6)) == FromHead()
 

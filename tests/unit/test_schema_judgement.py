@@ -1,4 +1,4 @@
-"""What a schema check decides, on relations made up for it; that the catalog is read right is in integration."""
+"""The judgement of a schema check, on invented relations. The integration tests check how the catalog is read."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The seal of a progress record: whose it is cannot be forged, and it holds for one place only."""
+"""The seal of a progress record cannot be forged, and is valid in one partition only."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What counts as a secret, and what is left of a text without them."""
+"""Which values are secrets, and how they are masked in texts."""
 
 import logging
 import sys
@@ -78,7 +78,7 @@ def test_every_handler_is_masked() -> None:
 
 @pytest.fixture
 def hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the command changes for its whole process is as before afterwards."""
+    """Restore the process-wide settings that the command changes."""
     for place, name in ((sys, "excepthook"), (threading, "excepthook"), (output, "_mask")):
         monkeypatch.setattr(place, name, getattr(place, name))
 

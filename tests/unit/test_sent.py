@@ -1,4 +1,4 @@
-"""A send's future: as any other, although it makes what waiting needs only for those who wait."""
+"""A send's future behaves like any other, although it creates its condition only for callers that wait."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from thresher.queue.sent import Sent
 
 
 class Record:
-    """What the client reports of a record that the broker has."""
+    """The client's report of a record that the broker has."""
 
     def partition(self) -> int:
         return 3
@@ -29,7 +29,7 @@ TOO_LARGE, TIMED_OUT = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), KafkaError(Kaf
 
 
 class Sender:
-    """Notes the answers."""
+    """Records the answers."""
 
     def __init__(self) -> None:
         self.errors: list[KafkaError | None] = []
@@ -75,7 +75,7 @@ def test_a_send_cannot_be_cancelled() -> None:
 
 
 def test_a_waiting_thread_gets_the_answer() -> None:
-    # Many times, because the answer may come at any moment of the waiting's beginning.
+    # Many times, because the answer may come at any moment while the wait begins.
     for _ in range(500):
         sent = new()
         found: list[MessageId] = []

@@ -1,4 +1,4 @@
-"""How pages are served."""
+"""How pages are served over HTTP."""
 
 import json
 import socket
@@ -58,14 +58,14 @@ def test_a_probe_that_disconnects_early_prints_nothing(
 ) -> None:
     before = threading.active_count()
     with Server("127.0.0.1", 0, {"/readyz": lambda: Answer(code=503, content={"reason": "x" * 1000})}) as server:
-        # Before its answer, within it, and with all of it read: the last one is there when the server waits for more.
+        # The client leaves before its answer, within it, and after it. The last one leaves while the server waits.
         for read in ("", "HTTP", 'xxx"}\n'):
             with socket.create_connection(("127.0.0.1", server.port), timeout=60) as probe:
                 probe.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
                 answer = b""
                 while read.encode() not in answer:
                     answer += probe.recv(4096)
-                # Its end is a reset, as of a process that was killed.
+                # The connection ends with a reset, as of a killed process.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         eventually(lambda: threading.active_count() == before + 1, 60.0)
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""What the log says of servers that are not reached."""
+"""Log lines about unreachable servers."""
 
 import logging
 
@@ -10,7 +10,7 @@ from thresher.service.servers.server_log import ServerLog
 
 
 class Told:
-    """A log over a clock that the test sets."""
+    """A server log with a clock that the test sets."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now = 0.0
@@ -19,7 +19,7 @@ class Told:
         caplog.set_level(logging.INFO)
 
     def at(self, now: float, *, standby: bool = False) -> list[str]:
-        """Return the lines of that moment."""
+        """Return the log lines of this moment."""
         self.now = now
         self._caplog.clear()
         self._log.tell(now, standby=standby)

@@ -1,4 +1,4 @@
-"""Every record has one report, whatever becomes of the client; a marker that settles a message is not lost with it."""
+"""Every record gets one report, also when its client is replaced. A marker that settles a message is queued again."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ SOON_SECONDS = 30.0
 
 @dataclass
 class Client:
-    """A producer that keeps what it is given until somebody tells what became of it; `poll` reports that."""
+    """A producer that keeps its records until the test answers. `poll` then calls the reports."""
 
     records: list[tuple[bytes, Report]] = field(default_factory=list)
     reports: list[tuple[Report, KafkaError | None]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Client:
         self.records.append((value, report))
 
     def answer(self, error: KafkaError | None = None) -> None:
-        """Have all that it was given reported by the next poll."""
+        """Let the next poll report all records with this error, or as delivered."""
         records, self.records = self.records, []
         self.reports += [(report, error) for _, report in records]
 
@@ -54,7 +54,7 @@ class Client:
         self.answer(PURGED)
 
     def poll(self, _seconds: float) -> int:
-        assert not self.polling, "the client ends the process where its calls are nested"
+        assert not self.polling, "librdkafka aborts the process on nested calls"
         self.polling = True
         try:
             while self.reports:
@@ -70,14 +70,14 @@ class Client:
 
 
 class Scene:
-    """Clients in the order in which they were made."""
+    """A shared producer with its clients, in the order in which they were made."""
 
     def __init__(self) -> None:
         self.clients: list[Client] = []
         self.producer = SharedProducer("marking", self._make)
         self.figures = Figures()
         self.markers = Markers(self.producer, "markers", self.figures, confirm_seconds=1.0)
-        # The codes: a client's error cannot be compared with None.
+        # Error codes, because a client's error cannot be compared with None.
         self.answers: list[int | None] = []
 
     def _make(self) -> Producer:
@@ -85,7 +85,7 @@ class Scene:
         return cast("Producer", self.clients[-1])
 
     def replace(self) -> None:
-        """Have the client meet a fatal error, and another record be queued."""
+        """Make the client fail fatally, and queue another record."""
         self.clients[-1].refusing = KafkaException(FATAL)
         self.produce(b"other")
 
@@ -96,7 +96,7 @@ class Scene:
         self.answers.append(None if error is None else error.code())
 
     def values(self) -> list[bytes]:
-        """What the last client has."""
+        """Return the values that the last client holds."""
         return [value for value, _ in self.clients[-1].records]
 
     def answered(self, count: int = 1) -> list[int | None]:
@@ -156,7 +156,7 @@ def test_an_end_is_queued_again_while_the_producer_is_closed(scene: Scene) -> No
 
 
 def test_a_failed_clients_keep_alive_is_not_queued_again(scene: Scene) -> None:
-    # An End may be queued already, and nothing follows an End.
+    # An End may already be queued, and no marker may follow an End.
     scene.markers.keep_alive(b"q", 0, ALIVE, scene.note)
     scene.replace()
     assert scene.answered() != [None]
@@ -182,7 +182,7 @@ def test_a_timed_out_record_replaces_its_client_once(scene: Scene) -> None:
     first.reports.append((report, TIMED_OUT))
     assert scene.answered(3) == [TIMED_OUT.code(), PURGED.code(), PURGED.code()]
     assert len(scene.clients) == 2
-    assert scene.values() == [], "what was in flight is not sent again: the broker may have it"
+    assert scene.values() == [], "records in flight are not sent again: the broker may have them"
 
 
 def test_a_record_of_a_replaced_client_is_reported(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to several runs at once."""
+"""The effect of SIGTERM and SIGINT on several concurrent runs."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ TERM, INTERRUPT = signal.SIGTERM, signal.SIGINT
 
 
 class Run:
-    """A run that notes what it is told."""
+    """A run that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[str | int] = []
@@ -33,7 +33,7 @@ def stopped_by_signals(run: Run) -> AbstractContextManager[None]:
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[list[int]]:
-    """The signals that reach the application's own handlers."""
+    """Return the list of signals that reach the application's own signal handlers."""
     with hearing() as heard:
         yield heard
 
@@ -123,7 +123,7 @@ def test_a_run_without_abandon_passes_on_the_second_signal(heard: list[int]) -> 
     with signals.stopped_by_signals(run.stop):
         signal.raise_signal(TERM)
         with stopped_by_signals(other):
-            # The run that is new comes first.
+            # The newest run comes first.
             signal.raise_signal(TERM)
             assert (run.told, other.told, heard) == (["stop"], ["stop"], [])
             signal.raise_signal(TERM)

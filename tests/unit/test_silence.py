@@ -1,4 +1,4 @@
-"""How long nothing was delivered although rows waited."""
+"""The longest time without a delivery while rows waited."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def test_time_in_which_nothing_waits_is_no_silence() -> None:
 
 
 def test_an_overtaking_row_does_not_hide_anothers_wait() -> None:
-    # The second was committed later and delivered sooner: from then on the first waits alone.
+    # The second row was committed later and delivered sooner. From then on the first row waits alone.
     assert longest_silence([(0, 20), (5, 6)]) == 14
 
 
@@ -37,7 +37,7 @@ def test_a_delivery_before_its_commit_was_answered_is_no_silence() -> None:
 def test_the_longest_silence_agrees_with_a_naive_count(rows: list[tuple[int, int]]) -> None:
     longest = run = 0
     for moment in range(60):
-        # The unit of time that begins with this moment.
+        # `moment` is the start of one unit of time.
         if moment in {delivered for _, delivered in rows}:
             run = 0
         waits = any(committed <= moment < delivered for committed, delivered in rows)

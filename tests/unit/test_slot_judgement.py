@@ -1,4 +1,4 @@
-"""What keeps a tail from reading the log, and what mends it."""
+"""Problems that keep a tail from reading the log, and their remedies."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a Spark that is being ended says, and what it does not."""
+"""Log lines of a Spark session that is being ended."""
 
 import logging
 
@@ -8,7 +8,7 @@ from thresher.spark.session.session import quiet_py4j
 
 
 def say(what: str, path: str) -> None:
-    """Log to the root logger from a file of that name."""
+    """Log to the root logger, as from this file."""
     logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, path, 1, what, (), None))
 
 

@@ -1,4 +1,4 @@
-"""Which steps hang, who is told of them and when, and what probes make of them."""
+"""Hanging steps: when they are reported, and how they change the probes."""
 
 import logging
 import threading
@@ -56,11 +56,11 @@ def test_a_stall_is_reported_each_minute_until_it_ends() -> None:
     assert told.ended([other]) == [hanging.key]
     told = told.told([other], [], 61.0)
     assert told.ended([other]) == []
-    assert told.due([hanging], 62.0) == [hanging], "it hangs anew"
+    assert told.due([hanging], 62.0) == [hanging], "it hangs again"
 
 
 class Hanging(Stuck):
-    """An engine with shards whose steps a test decides on."""
+    """An engine whose shards have the test's steps."""
 
     shards: Sequence[ShardSnapshot] = ()
 
@@ -72,7 +72,7 @@ class Hanging(Stuck):
 
 
 class Term(RelayTerm):
-    """A term that looks at nothing."""
+    """A term without looks."""
 
     def __init__(self, explain: Callable[[], str | None]) -> None:
         super().__init__(MANDATE)

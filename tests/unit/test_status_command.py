@@ -1,4 +1,4 @@
-"""Which process 'thresher status' asks."""
+"""The process that `thresher status` asks."""
 
 import json
 import signal
@@ -39,7 +39,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Shown:
-    """A process that shows pages, as far as the command sees it."""
+    """A process with a status page."""
 
     def __init__(self, name: str, role: str = "leading", **more: Any) -> None:
         self.name = name
@@ -89,7 +89,7 @@ def test_several_processes_are_listed_without_a_file(shown: list[Shown]) -> None
             ("orders", shown[0].at, "leading"),
         ]
     with shown[0].listed(None):
-        assert asked()["name"] == "orders", "the only one is asked"
+        assert asked()["name"] == "orders", "a single process is asked"
     assert running() == []
 
 
@@ -148,7 +148,7 @@ def test_a_killed_process_is_not_listed(state: Path) -> None:
     process.wait()
     process.stdout.close()
     assert running() == []
-    assert list((state / "running").glob("*.json")) == [], "what it left is removed"
+    assert list((state / "running").glob("*.json")) == [], "its stale entry is removed"
 
 
 def test_a_process_that_cannot_be_listed_still_runs(state: Path) -> None:

@@ -1,4 +1,4 @@
-"""When a leader gives its leadership up, and when it may lead again."""
+"""When a leader gives up its leadership, and when it may lead again."""
 
 import threading
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_only_a_leader_long_without_progress_is_stalled(
         limit_seconds=30.0,
     )
     if idle < 30:
-        # Something was done, or what was is not the fault of this leadership.
+        # There was progress, or the leadership is too young to be at fault.
         assert found is None
     elif not up and failures > 0 and seconds >= 30:
         assert found == Stall(why=f"its broker was not reached for {seconds:.0f} s: why", server_lost=True)
@@ -70,7 +70,7 @@ def test_only_a_leader_long_without_progress_is_stalled(
 
 
 class Led:
-    """A leadership as a stall is looked for in it."""
+    """A leadership, as far as the check for stalls needs it."""
 
     def __init__(self) -> None:
         self.waiting_for: str | None = None
@@ -97,7 +97,7 @@ class Led:
         return turns
 
     def steps_down(self, turns: Turns, now: float) -> Stall | None:
-        """Look twice: the answer to the first look is there at the second."""
+        """Check twice: the second check has the answer to the first one's question."""
         self.now = now
         before = self.asked
         found = turns.stall(now)

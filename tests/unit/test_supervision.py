@@ -1,4 +1,4 @@
-"""A shard's life told step by step; the property test tells all the others."""
+"""Supervision of a shard, step by step. The property test covers random courses."""
 
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ FAILURE = Transient(error=ErrorInfo(kind="ValueError", message="a bad day"))
 
 @dataclass
 class Life:
-    """A shard with a clock of its own; random draws are all the largest."""
+    """A shard with the test's own clock. Every random draw is the largest."""
 
     policy: Policy = field(default_factory=Policy)
     state: ShardState = field(default_factory=ShardState)
@@ -44,7 +44,7 @@ class Life:
         return list(commands)
 
     def run(self) -> None:
-        """Begin, and be welcomed."""
+        """Start the shard, and let its task call."""
         self.send(StartRequested())
         self.send(Hello(attempt=1, task=10))
 
@@ -52,7 +52,7 @@ class Life:
         return self.send(AttemptEnded(attempt=self.state.attempt, outcome=outcome), after)
 
     def live(self, seconds: int) -> list[Command]:
-        """Say every second that it is there."""
+        """Send a heartbeat every second."""
         commands = []
         for _ in range(seconds):
             commands += self.send(FrameReceived(task=self.state.task or 0), 1.0)

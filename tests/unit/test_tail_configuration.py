@@ -1,4 +1,4 @@
-"""A tail's configuration: one form, and what cannot work is refused with the reason."""
+"""A tail's configuration: one form, and invalid settings are refused with the reason."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A tail's progress records: what they hold, how large they are, and when one is due."""
+"""A tail's progress records: their content, their size, and when a note is due."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -83,7 +83,7 @@ def test_a_note_is_due_when_the_log_advances_without_rows() -> None:
     buffer, clock = filled(1), Clock
     clock.now = 100.0
     made = book(buffer, clock)
-    assert not made.wants_note(), "a change is not decided"
+    assert not made.wants_note(), "a change is undecided"
     record = made.record(1, RowList([row(1)]), 0)
     buffer.decide(record.ids, record.coverage)
     buffer.add(Chunk(idle_at=500))
@@ -94,7 +94,7 @@ def test_a_note_is_due_when_the_log_advances_without_rows() -> None:
     assert note.coverage.noted == 500
     buffer.decide((), note.coverage)
     clock.now += 4
-    assert not made.wants_note(), "there is nothing new to say"
+    assert not made.wants_note(), "no position has changed"
 
 
 def test_a_note_directly_follows_a_record_with_dead_changes() -> None:
@@ -130,4 +130,4 @@ def test_only_records_of_this_attempt_are_its_own() -> None:
     assert not made.wrote(found)
     own = made.record(4, RowList([row(1)]), 0)
     assert made.wrote(own)
-    assert not made.wrote(found), "though records were made since"
+    assert not made.wrote(found), "although records were made since"

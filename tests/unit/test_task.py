@@ -1,4 +1,4 @@
-"""What a task does before it has a line; everything after that is tested in real workers."""
+"""A task before it has a line. The rest of its life is tested with real workers."""
 
 import json
 import pickle
@@ -39,7 +39,7 @@ def test_a_task_spec_of_another_version_is_not_unpacked() -> None:
 
 
 def test_an_unreachable_driver_is_named_and_worth_a_retry() -> None:
-    # A port that is ours, and on which nobody listens.
+    # A port that is bound here, and on which no process listens.
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
@@ -55,7 +55,7 @@ def test_the_token_is_never_shown() -> None:
     assert "secret" not in repr(PackedTaskSpec.pack(spec(1)))
 
 
-# A process that leads its group, as Spark's daemon does, and one that it forked and that says hello.
+# A process group leader, as Spark's daemon is, and its forked child, which prints its hello.
 HELLO = """
 import json, os, sys, time
 from tests.unit.test_task import spec

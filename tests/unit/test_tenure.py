@@ -1,4 +1,4 @@
-"""What each event makes of a leadership, and that no order of events makes it something else."""
+"""The effect of each event on a leadership, and its invariants under any order of events."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from thresher.election.tenure import LATE, Confirmed, Event, Granted, RefreshAsk
 
 
 class Story:
-    """Tells events to a tenure, with ids that count up."""
+    """Sends events to a tenure, with consecutive leader ids."""
 
     def __init__(self) -> None:
         self.tenure = Tenure()
@@ -100,7 +100,7 @@ def test_every_story_is_made_of_whole_leaderships_with_fresh_ids(steps: list[tup
     story, now, told_until = Story(), 0.0, -math.inf
     for elapsed, drawn in steps:
         now += elapsed
-        # What was drawn says how far ahead.
+        # The drawn number is the distance from now.
         event = Confirmed(until=now + drawn.until) if isinstance(drawn, Confirmed) else drawn
         if isinstance(event, Confirmed):
             told_until = max(told_until, event.until)

@@ -1,4 +1,4 @@
-"""Why topics wait: what the cluster says, what tries tell, and when the grace is over."""
+"""Why topics are held: the cluster's answers, the results of tries, and the end of the grace."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def test_only_a_delivery_lifts_a_refusal() -> None:
     states.refused("t", Kind.NOT_AUTHORISED, "not ours", 0.0)
     assert states.surveyed({"t": THERE}, 0.9).topics.keys() == {"t"}
     found = states.surveyed({"t": THERE}, 1.0)
-    assert (found.topics, found.lifted) == ({}, ()), "it is tried, and the alarm stays"
+    assert (found.topics, found.lifted) == ({}, ()), "the topic is tried, and the alarm stays"
     assert states.delivered({"t", "u"}) == ["t"]
     assert states.delivered({"t"}) == []
 

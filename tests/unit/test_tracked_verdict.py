@@ -1,4 +1,4 @@
-"""The soak's verdict on tracked queues finds what it is to find."""
+"""The soak's verdict on tracked queues finds every kind of fault."""
 
 from typing import Any
 
@@ -66,7 +66,9 @@ def test_a_delivery_redelivered_twice_is_repeated() -> None:
 def test_a_message_that_came_again_before_its_deadline_is_early() -> None:
     assert faults(start(0), decided(90), dead=("a",)) == {"early": 1}
     assert faults(start(0), kept(90, 100), decided(150), dead=("a",)) == {"early": 1}
-    assert faults(start(0), start(50, read_to=1, after=10), decided(70), dead=("a",)) == {"early": 1}, "a copy is none"
+    assert faults(start(0), start(50, read_to=1, after=10), decided(70), dead=("a",)) == {"early": 1}, (
+        "a copy is no Start"
+    )
 
 
 def test_a_message_that_nobody_sent_is_a_phantom() -> None:

@@ -36,7 +36,7 @@ def test_defaults_need_nothing_but_the_clients_keys() -> None:
     assert (settings.limit, dict(settings.limits)) == (Limit(), {})
     assert settings.use_now_after_seconds == 0
     assert found.election.kind is ElectionKind.NELI
-    assert found.policy.memory_bytes == 2 * settings.memory_bytes, "ours is met first"
+    assert found.policy.memory_bytes == 2 * settings.memory_bytes, "our own limit is reached first"
 
 
 def test_the_groups_of_offsets_and_of_the_election_are_two() -> None:

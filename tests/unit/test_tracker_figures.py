@@ -1,4 +1,4 @@
-"""What a tracker tells of its queues, and of records that are no markers: for a bounded number of them."""
+"""A tracker's figures by queue and its reports of malformed markers, for a bounded number of queues."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from thresher.tracker.protocol.tracking import Rules
 
 
 class Told:
-    """A shard, of which nobody but the test hears."""
+    """A shard whose figures and events only the test reads."""
 
     def __init__(self) -> None:
         self.counts: dict[str, Number] = {}
@@ -40,7 +40,7 @@ class Told:
 
 
 class Scene:
-    """One shard of one partition, which tells each time that it is asked to."""
+    """One shard with one partition, which reports whenever the test asks."""
 
     def __init__(self, shards: int = 1) -> None:
         self.log = SimulatedLog(rules=Rules())
@@ -76,7 +76,7 @@ class Scene:
 
 
 def about(seconds: float) -> Any:
-    # The tracker's clock is up to a step behind the log's.
+    # The tracker's clock is at most one step behind the log's.
     return pytest.approx(seconds, abs=0.2)
 
 
@@ -116,7 +116,7 @@ def test_queues_beyond_the_limit_are_reported_together() -> None:
     scene.log.run(1_000)
     found = scene.queues()
     assert len(found) == MOST_QUEUES + 1
-    assert {f"q{number}" for number in range(5)} <= set(found), "those with most are named"
+    assert {f"q{number}" for number in range(5)} <= set(found), "the queues with the most messages are named"
     assert found["other"]["in_progress"] == 10
     assert found["other"]["oldest_seconds"] == about(1.0)
 
@@ -151,7 +151,7 @@ def test_a_malformed_marker_is_reported_with_its_offset() -> None:
     assert shown[-1].startswith(f"0-{place + 29}: 9 bytes are not a marker")
     assert scene.told.counts["malformed"] == 30
     scene.meter.tell({0: scene.log.tracking})
-    assert len(scene.told.events) == 2, "it is told once; the other event is that it tracks"
+    assert len(scene.told.events) == 2, "reported once; the other event says that the shard tracks"
 
 
 def test_new_dead_letters_are_reported_once() -> None:

@@ -1,4 +1,4 @@
-"""What a tracker makes of markers: deadlines, grace, marks, limits, and Starts that are written anew."""
+"""A tracker's decisions by markers: deadlines, grace, marks, limits, and Starts that are written again."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def log(**rules: object) -> SimulatedLog:
 
 
 def fates(found: SimulatedLog) -> list[tuple[int, str]]:
-    """What became of which message, in order."""
+    """Return the fate of each message, in order."""
     return [
         (
             each.id.offset,
@@ -26,7 +26,7 @@ def fates(found: SimulatedLog) -> list[tuple[int, str]]:
 
 
 def next_transaction(found: SimulatedLog) -> Transaction | None:
-    """What the tracker wants to do once it has read all that there is; a little later it is asked again."""
+    """Let the tracker read all markers, move the clock by 50 ms, and return the tracker's next transaction."""
     found.read()
     found.ask()
     found.now_ms += 50
@@ -54,7 +54,7 @@ def test_an_end_behind_a_stale_watermark_prevents_redelivery() -> None:
     found.start(1, 5_000)
     found.settle()
     found.end_of(1)
-    # A broker that was cut off shows no End, while time passes.
+    # A broker that was cut off shows no End while time passes.
     for _ in range(20):
         found.now_ms += 500
         found.ask(stale=True)
@@ -85,7 +85,7 @@ def test_consumers_get_half_their_timeout_after_a_restart() -> None:
     found.start(2, 90_000)
     found.now_ms += 100_000
     found.run(4_900)
-    assert fates(found) == [], "nobody could have written a KeepAlive that was read"
+    assert fates(found) == [], "no KeepAlive could have been written and read"
     found.keep_alive(1, 10_000)
     found.run(5_000)
     assert fates(found) == []
@@ -108,7 +108,7 @@ def test_a_broker_outage_redelivers_no_message() -> None:
     found.run(500)
     found.start(1, 4_000)
     found.run(1_000)
-    # The broker is away; afterwards another queue's marker brings the time of the broker's clock.
+    # The broker is away. Afterwards another queue's marker brings the broker's time.
     found.now_ms += 20_000
     found.start(2, 60_000)
     found.run(1_800)
@@ -213,7 +213,7 @@ def test_malformed_markers_are_counted_and_skipped() -> None:
     found.records.append((found.now_ms, b"no marker"))
     found.append(Marker(type=MarkerType.START, message_id=MessageId(-2, 1), redeliver_after_ms=1))
     found.append(Marker(type=MarkerType.START, message_id=MessageId(0, -1), redeliver_after_ms=1))
-    # A version of later.
+    # A later version.
     found.records.append((found.now_ms, b"\x08\x01" + encode(Marker(type=MarkerType.END, message_id=MessageId(0, 1)))))
     found.end_of(7)
     found.keep_alive(7, 5)
@@ -336,7 +336,7 @@ def test_a_busy_partition_is_decided_before_its_end() -> None:
     found.run(500)
     found.start(1, 1_000)
     for number in range(100, 8_100):
-        # Markers come while the broker is asked: the reader is always a few behind the end that it is told.
+        # Markers arrive during each request: the reader is always a few markers behind the end.
         found.start(number, 60_000)
         found.end_of(number)
         found.now_ms += 1
@@ -353,7 +353,7 @@ def test_another_queues_marker_after_silence_redelivers_nothing() -> None:
     found.start(1, 20_000)
     found.run(1_000)
     found.now_ms += 90_000
-    # The broker answers before anybody could write.
+    # The broker answers before any consumer could write.
     found.ask()
     found.start(2, 60_000)
     found.run(9_000)
@@ -420,7 +420,7 @@ def test_a_copy_keeps_the_timeout_and_the_first_start() -> None:
     assert all(18_000 <= copy.redeliver_after_ms <= 23_100 for copy in copies)
     found.trim()
     found.crash(committing=False)
-    # At its deadline, of what is left of it: and with the grace of its whole time-out.
+    # The copy has the remaining time to its deadline, and the grace of its whole timeout.
     found.now_ms += 30_000
     found.run(12_000)
     assert fates(found) == []
@@ -570,7 +570,7 @@ def test_the_clock_stops_while_markers_are_unread() -> None:
     found.read()
     found.now_ms += 500
     found.ask()
-    assert found.tracking.clock.now_ms >= before + 500, "and goes on once they were read"
+    assert found.tracking.clock.now_ms >= before + 500, "and goes on once the markers were read"
 
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
@@ -641,7 +641,7 @@ def test_a_mark_lost_by_the_broker_is_written_again() -> None:
     found.read()
     found.ask()
     assert found.step()
-    # A leader was elected that did not have it.
+    # As if a partition leader was elected that did not have the mark.
     found.records[1:] = []
     found.tracking.answered(found.now_ms / 1000, 1)
     found.tracking.position = 1
@@ -682,7 +682,7 @@ def test_an_intervening_mark_does_not_enlarge_a_refused_batch() -> None:
         if transaction.fates:
             sizes.append(len(transaction.fates))
             found.tracking.refused(transaction, "too large")
-            # The refusal took so long that the broker was taken for silent.
+            # The refusal took so long that the broker counted as silent.
             found.now_ms += 5_000
         else:
             found.commit(transaction)

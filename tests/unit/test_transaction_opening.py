@@ -1,4 +1,4 @@
-"""Transactions wait for rows where rows are likely to come, and for nothing else."""
+"""A transaction is opened ahead only when rows are likely to come."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ OPENER = Record("progress", b"", None, 0, 0, None)
 
 
 class Client:
-    """What a producer is told, and a clock on which each wait takes its time."""
+    """Records the calls of a producer, with a clock that each wait moves."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -1,4 +1,4 @@
-"""The wait after a commit is as long as the broker needs, and not much longer."""
+"""The wait after a commit adapts to the broker, and stays short."""
 
 from thresher.kafka.transaction_pacing import TransactionPacing
 

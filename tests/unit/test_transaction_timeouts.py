@@ -1,4 +1,4 @@
-"""Time-outs of transactions: today's figures, and shorter ones that the client accepts."""
+"""Timeouts of transactions: the defaults, and shorter ones that the client accepts."""
 
 import pytest
 from confluent_kafka import Producer
@@ -23,7 +23,7 @@ def test_the_client_accepts_transactions_of_other_lengths(seconds: float) -> Non
     timeouts = TransactionTimeouts.within(seconds)
     asked = properties("id", {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, timeouts)
     assert asked["transaction.timeout.ms"] == seconds * 1000
-    # It judges the properties when it is made.
+    # The client checks the properties when it is created.
     Producer(asked)
 
 

@@ -1,4 +1,4 @@
-"""What a producer's errors mean, whichever of the client's calls they come from."""
+"""The meaning of a producer's errors, from each call of the client."""
 
 import pickle
 import threading
@@ -33,7 +33,7 @@ OFFSETS = [GroupOffset(topic="orders", partition=0, offset=7)]
 
 
 class Client:
-    """Takes everything, but raises in one of its calls; has a record in its hands until it was flushed."""
+    """A client that raises in one of its calls. It holds one record until the flush."""
 
     def __init__(self, failing: str, error: KafkaError) -> None:
         self._failing, self._error, self._left = failing, error, 1
@@ -55,7 +55,7 @@ def producer(failing: str, error: KafkaError) -> TransactionalProducer:
     return TransactionalProducer("orders-0", {}, make=lambda _: Client(failing, error))
 
 
-# What is asked of the producer, and which of the client's calls it makes on the way.
+# Each method of the producer, with the client's calls that it makes.
 CALLS = [
     pytest.param(lambda made: made.flush(), "flush", id="flush"),
     pytest.param(lambda made: made.flush(), "poll", id="poll"),
@@ -97,9 +97,9 @@ def test_a_broker_with_a_shorter_transaction_limit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("code", "refusal"),
     [
-        # A broker that names the record it refuses: all others of the batch are told this.
+        # The error of the other records in a batch when a broker names the record that it refuses.
         (KafkaError._INVALID_DIFFERENT_RECORD, Refusal.NEIGHBOUR),
-        # A topic that went away under records which are queued.
+        # A topic that was deleted while records were queued.
         (KafkaError._UNKNOWN_PARTITION, Refusal.TOPIC),
         (KafkaError.INVALID_RECORD, Refusal.ROW),
         (KafkaError.LEADER_NOT_AVAILABLE, Refusal.MOMENT),
@@ -155,7 +155,7 @@ def test_an_error_only_reported_makes_an_answer_uncertain() -> None:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer takes too long."""
+    """Make every answer too slow."""
     for bound in ("certain_seconds", "certain_offsets_seconds"):
         monkeypatch.setattr(TransactionTimeouts, bound, property(lambda _: -1.0))
 
@@ -183,7 +183,7 @@ def test_a_producer_with_slow_offsets_commits_and_then_ends(
 def test_sending_no_offsets_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         producer("", LOST).send_offsets([], b"group")
-    # The client would leave it out and report success.
+    # The client would ignore this offset and report success.
     with pytest.raises(ValueError, match="0 or more"):
         GroupOffset(topic="orders", partition=0, offset=-1001)
 
@@ -205,7 +205,7 @@ def test_unanswered_offsets_are_unknown() -> None:
 
 
 class Deaf(Client):
-    """Answers for no record until they are purged, and then says of each that it was."""
+    """A client that answers no record until the purge, and then reports each as purged."""
 
     def __init__(self, properties: dict[str, Any]) -> None:
         super().__init__("", LOST)

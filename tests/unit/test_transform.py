@@ -1,4 +1,4 @@
-"""Functions from a batch to a batch, and what becomes of rows that they fail on."""
+"""Transforms of batches, and the fate of rows on which they fail."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +22,12 @@ def ids(found: pa.RecordBatch) -> list[int]:
 
 
 def only(test: Callable[[int], bool]) -> Transform:
-    """Leave out the rows whose id does not pass."""
+    """Return a transform that keeps only the rows whose id passes the test."""
     return lambda given: given.filter(pa.array([test(id_) for id_ in ids(given)], pa.bool_()))
 
 
 def failing(*bad: int) -> Transform:
-    """Fail on batches with one of these rows."""
+    """Return a transform that fails on batches with one of these rows."""
 
     def function(given: pa.RecordBatch) -> pa.RecordBatch:
         if found := sorted(set(ids(given)) & set(bad)):
@@ -62,7 +62,7 @@ def test_all_rows_may_be_filtered() -> None:
 
 
 def choosy(given: pa.RecordBatch) -> pa.RecordBatch:
-    """Fail where there is no row to look at."""
+    """Fail on an empty batch."""
     assert given.num_rows
     return given
 
