@@ -232,7 +232,7 @@ def test_odd_header_arrays_are_read_equally_by_every_query(head: tuple[Place, Pe
     ab = (None, ["a", "b"], [b"a", b"b"])
     assert (seen[1_000], seen[3_000], seen[4_000]) == (ab, (None, [], []), ab)
     assert seen[2_000][0] == "headers"
-    # Not all of them: an update makes a row new, and the safety rule holds it back.
+    # Not all of them: an update makes a row new.
     assert len(by_age & odd.keys()) >= 2
 
 

@@ -134,7 +134,7 @@ def test_a_difference_from_the_start_is_no_alarm(at: Place) -> None:
 
 
 def test_every_assumption_is_checked_within_a_minute(watch: RelayWatch) -> None:
-    # Two intervals and the look itself fit into a minute. Only the look at old progress is less frequent.
+    # A broken guarantee is noticed within one interval and the look itself. Only old progress may wait longer.
     assert all(each.every_seconds <= 30 for each in watch.looks if each.at != "progress")
 
 
