@@ -42,7 +42,7 @@ def place(dsn: str, tmp_path: Path) -> OutboxPlace:
 
 
 class At:
-    """Does something the first time that an archiver comes to a point."""
+    """Calls `do` the first time that an archiver reaches a point."""
 
     def __init__(self, point: ArchivePoint, do: Any) -> None:
         self._point, self._do, self.done = point, do, False
@@ -65,7 +65,7 @@ def test_rows_stamped_long_ago_move_and_no_others(place: OutboxPlace, target: st
     assert place.everything(target) == Counter(range(1, DUE + YOUNG + WAITING + 1))
     assert len(done.files) == (0 if target == "table" else 3)
     assert done.files == [] or [Path(each) for each in sorted(done.files)] == place.files
-    # Again, there is nothing to do.
+    # A second run finds nothing to do.
     assert place.archiver(target).run().rows == 0
 
 
@@ -101,7 +101,7 @@ def test_a_file_keeps_all_content(place: OutboxPlace) -> None:
     assert table.column("id").to_pylist() == sorted(table.column("id").to_pylist())
 
 
-def test_values_files_cannot_hold_are_kept_as_near(place: OutboxPlace) -> None:
+def test_a_value_parquet_cannot_hold_becomes_the_nearest_one(place: OutboxPlace) -> None:
     place.sql(
         "INSERT INTO outbox (create_time, kafka_topic, kafka_header_keys, kafka_header_values, dispatched_time) VALUES "
         "('infinity', 't', '{{a,b},{c,d}}', '[3:4]={x,y}', '-infinity')"
@@ -114,7 +114,7 @@ def test_values_files_cannot_hold_are_kept_as_near(place: OutboxPlace) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_names_and_further_columns_are_taken_as_they_are(dsn: str, tmp_path: Path, target: str) -> None:
+def test_odd_names_and_extra_columns_are_archived_unchanged(dsn: str, tmp_path: Path, target: str) -> None:
     place = OutboxPlace(dsn, tmp_path / "archive", table='Out "box" 100%s/{table}')
     place.sql(f'ALTER TABLE {place.table} ADD COLUMN "tenant %s" int DEFAULT 5')
     place.fill()
@@ -131,7 +131,7 @@ def test_names_and_further_columns_are_taken_as_they_are(dsn: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_of_two_archivers_one_works(place: OutboxPlace, target: str) -> None:
+def test_only_one_of_two_archivers_works(place: OutboxPlace, target: str) -> None:
     place.fill()
     met: list[str] = []
 
@@ -147,7 +147,7 @@ def test_of_two_archivers_one_works(place: OutboxPlace, target: str) -> None:
 
 @pytest.mark.parametrize("change", ["kafka_value = 'new'", "dispatched_time = NULL"])
 @pytest.mark.parametrize("point", [ArchivePoint.BEGUN, ArchivePoint.WRITTEN, ArchivePoint.NAMED])
-def test_a_row_that_is_changed_under_the_manifest_stays(place: OutboxPlace, point: ArchivePoint, change: str) -> None:
+def test_a_row_changed_after_the_manifest_stays(place: OutboxPlace, point: ArchivePoint, change: str) -> None:
     place.fill(due=5)
     (changed,) = place.sql("SELECT min(id) FROM outbox WHERE dispatched_time < now() - interval '1 hour'")[0]
     done = place.archiver(
@@ -162,7 +162,7 @@ def test_a_row_that_is_changed_under_the_manifest_stays(place: OutboxPlace, poin
     assert place.everything("files") == Counter(range(1, 5 + YOUNG + WAITING + 1))
 
 
-def test_a_row_being_changed_is_waited_for_and_stays(place: OutboxPlace) -> None:
+def test_a_row_locked_by_an_update_is_awaited_and_stays(place: OutboxPlace) -> None:
     place.fill(due=5, young=0, waiting=0)
     with psycopg.connect(place.dsn) as other:
 
@@ -175,7 +175,7 @@ def test_a_row_being_changed_is_waited_for_and_stays(place: OutboxPlace) -> None
 
 
 @pytest.mark.parametrize(("point", "in_file"), [(ArchivePoint.BEGUN, 4), (ArchivePoint.NAMED, 5)])
-def test_a_row_that_somebody_removes_is_reported(
+def test_a_row_that_another_session_deletes_is_reported(
     place: OutboxPlace, point: ArchivePoint, in_file: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.fill(due=5, young=0, waiting=0)
@@ -185,7 +185,7 @@ def test_a_row_that_somebody_removes_is_reported(
     assert place.ids() == []
 
 
-def test_a_row_that_came_back_under_an_id_stays(place: OutboxPlace) -> None:
+def test_a_new_row_under_an_archived_id_stays(place: OutboxPlace) -> None:
     place.fill(due=5, young=0, waiting=0)
 
     def come_back() -> None:
@@ -197,7 +197,7 @@ def test_a_row_that_came_back_under_an_id_stays(place: OutboxPlace) -> None:
     assert place.sql("SELECT id, kafka_topic FROM outbox") == [(2, "other")]
 
 
-def test_a_row_missing_in_the_file_has_it_written_anew(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_one_of_its_rows_is_rewritten(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.fill(due=5, young=0, waiting=0)
     read: list[bool] = []
 
@@ -214,13 +214,13 @@ def test_a_row_missing_in_the_file_has_it_written_anew(place: OutboxPlace, monke
 
 
 @pytest.mark.parametrize("point", [point for point in ArchivePoint if point is not ArchivePoint.REMOVING])
-def test_an_archiver_without_its_lock_removes_nothing_of_anothers(
+def test_an_archiver_that_lost_its_lock_removes_no_other_rows(
     place: OutboxPlace, monkeypatch: pytest.MonkeyPatch, point: ArchivePoint
 ) -> None:
-    """The lock may be lost while the session lives, behind a pooler: the manifest alone is a fence."""
+    """Behind a pooler the lock may be lost while the session lives. The manifest alone fences the archiver."""
     place.fill()
     monkeypatch.setattr(StampedRows, "lock", lambda _rows: None)
-    # Not in the transaction that holds the manifest: the other one would wait for it.
+    # Outside the transaction that locks the manifest: within it, the second archiver would wait.
     at = At(point, lambda: place.archiver("files").run())
     if point is ArchivePoint.REMOVED:
         assert place.archiver("files", reach=at).run().rows == 10
@@ -230,7 +230,7 @@ def test_an_archiver_without_its_lock_removes_nothing_of_anothers(
     assert at.done
     assert place.archiver("files").run().rows == 0
     assert place.everything("files") == Counter(range(1, DUE + YOUNG + WAITING + 1))
-    assert len(place.files) == 3, "what the first one wrote after all is gone"
+    assert len(place.files) == 3, "the files that the first archiver wrote too late are removed"
 
 
 def test_locked_rows_are_left_for_the_next_time(place: OutboxPlace) -> None:
@@ -241,7 +241,7 @@ def test_locked_rows_are_left_for_the_next_time(place: OutboxPlace) -> None:
     assert place.archiver("table").run().rows == 1
 
 
-def test_a_row_that_is_in_the_table_already_is_refused(place: OutboxPlace) -> None:
+def test_a_row_already_in_the_archive_table_is_refused(place: OutboxPlace) -> None:
     place.fill(due=5, young=0, waiting=0)
     place.archiver("table").run()
     place.sql("INSERT INTO outbox (id, create_time, kafka_topic, dispatched_time) "
@@ -261,7 +261,7 @@ def test_finished_files_are_listed_with_their_rows(place: OutboxPlace) -> None:
     assert listed == [(done.files[0], 10, 1, 10, []), (done.files[1], 5, 11, 15, [])]
 
 
-def test_a_batch_of_another_directory_is_finished_there_or_refused(place: OutboxPlace, tmp_path: Path) -> None:
+def test_an_unfinished_batch_is_finished_in_its_directory_or_refused(place: OutboxPlace, tmp_path: Path) -> None:
     place.fill(due=5, young=0, waiting=0)
 
     def stop() -> None:
@@ -274,7 +274,7 @@ def test_a_batch_of_another_directory_is_finished_there_or_refused(place: Outbox
     for target in ("table", ToDirectory(tmp_path / "other")):
         with pytest.raises(ArchiveRefused, match=r"was begun in .*run the archive where that directory is"):
             place.archiver(target).run()
-    # Where it was moved to, or back where it was.
+    # The batch is finished once its directory is back.
     away.rename(place.directory)
     assert place.archiver("table").run().rows == 5
     assert place.archived_ids("files") == [1, 2, 3, 4, 5]
@@ -294,9 +294,9 @@ def test_tables_and_directories_that_cannot_be_used_are_refused(place: OutboxPla
         place.archiver("table").run()
 
 
-def test_a_disk_that_is_full_costs_no_row(place: OutboxPlace) -> None:
+def test_a_full_disk_loses_no_row(place: OutboxPlace) -> None:
     place.fill(value_bytes=4000)
-    # As on a full disk, writing fails on the way: by a limit of the process.
+    # A limit on file sizes makes writing fail midway, as on a full disk.
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY));"
         "from thresher.cli.app import main; main()"

@@ -1,4 +1,4 @@
-"""Where rows go: to files that are durable before rows leave, to the right directory, to a table that lasts."""
+"""The archive's places: files are durable before rows are removed, and a wrong directory or table is refused."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def place(dsn: str, tmp_path: Path) -> OutboxPlace:
 
 @pytest.fixture
 def events(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is flushed to the disk, by kind, in order; points can be added."""
+    """Return the list of flushes to disk, by kind, in order. A test may add archive points to it."""
     found: list[str] = []
     kinds = {str(place.directory): "directory", str(place.directory.parent): "parent"}
     flush = os.fsync
@@ -57,7 +57,7 @@ def cut_off(place: OutboxPlace, point: ArchivePoint) -> None:
 
 
 def tried_twice(place: OutboxPlace) -> Path:
-    """Archive a batch whose file was written anew; return the name that its first file had."""
+    """Archive a batch whose file was written twice. Return the path of the first file."""
     changed: list[ArchivePoint] = []
 
     def change(point: ArchivePoint) -> None:
@@ -81,7 +81,7 @@ def test_a_file_is_durable_before_its_rows_are_removed(place: OutboxPlace, event
 
 
 @pytest.mark.parametrize("point", [ArchivePoint.RENAMED, ArchivePoint.NAMED, ArchivePoint.REMOVING])
-def test_a_file_that_a_crash_left_is_flushed_again(place: OutboxPlace, events: list[str], point: ArchivePoint) -> None:
+def test_a_file_left_by_a_crash_is_flushed_again(place: OutboxPlace, events: list[str], point: ArchivePoint) -> None:
     place.fill(due=5)
     cut_off(place, point)
     events.clear()
@@ -104,7 +104,7 @@ def test_a_flush_that_fails_keeps_the_rows(place: OutboxPlace, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("mount_point_stays", [True, False])
-def test_rows_do_not_go_where_nothing_is_mounted(place: OutboxPlace, mount_point_stays: bool) -> None:
+def test_rows_stay_while_the_archive_directory_is_not_mounted(place: OutboxPlace, mount_point_stays: bool) -> None:
     place.fill()
     assert place.archiver("files").run().rows == DUE
     away = place.directory.rename(place.directory.with_name("away"))
@@ -127,14 +127,14 @@ def test_a_new_directory_takes_the_place_of_a_lost_one(place: OutboxPlace) -> No
     place.fill()
     place.archiver("files").run()
     place.directory.rename(place.directory.with_name("lost"))
-    # Nothing is due: it is recorded all the same.
+    # No row is due, and the new directory is recorded nevertheless.
     assert Archiver(replace(place.job("files"), opening=Opening.ANEW)).run().rows == 0
     place.sql("UPDATE outbox SET dispatched_time = now() - interval '2 hours' WHERE dispatched_time IS NOT NULL")
     assert place.archiver("files").run().rows == YOUNG
     assert len(place.archived_ids("files")) == YOUNG
 
 
-def test_another_outbox_knows_the_directory_too(place: OutboxPlace, dsn: str) -> None:
+def test_another_outbox_refuses_a_lost_directory_too(place: OutboxPlace, dsn: str) -> None:
     place.fill()
     place.archiver("files").run()
     place.directory.rename(place.directory.with_name("away"))
@@ -143,18 +143,18 @@ def test_another_outbox_knows_the_directory_too(place: OutboxPlace, dsn: str) ->
         other.archiver("files").run()
 
 
-def test_an_old_directory_that_refuses_stops_nothing(
+def test_a_read_only_old_directory_does_not_stop_archiving(
     place: OutboxPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.fill(due=5, young=0, waiting=0)
-    # Cannot be unlinked, whoever tries: as in a directory that is read-only.
+    # A directory cannot be unlinked, as a file in a read-only directory cannot.
     tried_twice(place).mkdir()
     place.sql("UPDATE outbox SET dispatched_time = now() - interval '2 hours'")
     assert place.archiver(ToDirectory(tmp_path / "new")).run().rows == 1
     assert "stay in" in caplog.text
 
 
-def test_an_unfinished_batch_whose_directory_refuses_is_told(place: OutboxPlace) -> None:
+def test_an_unfinished_batch_in_an_unusable_directory_is_reported(place: OutboxPlace) -> None:
     place.fill(due=5)
     cut_off(place, ArchivePoint.BEGUN)
     cut_off(place, ArchivePoint.NAMED)
@@ -201,7 +201,7 @@ def test_a_table_that_loses_rows_is_refused(place: OutboxPlace, change: str) -> 
     assert len(place.ids()) == sum(ALL.values())
 
 
-def test_a_partitioned_table_is_looked_at_with_its_partitions(place: OutboxPlace) -> None:
+def test_a_partitioned_table_is_checked_with_its_partitions(place: OutboxPlace) -> None:
     place.archiver("table").run()
     place.sql("ALTER TABLE outbox_archive RENAME TO model")
     place.sql("CREATE TABLE outbox_archive (LIKE model INCLUDING DEFAULTS) PARTITION BY RANGE (id)")
@@ -222,7 +222,7 @@ def stamp(place: OutboxPlace, rows: int, ago: str) -> None:
 
 
 def read_rows(place: OutboxPlace) -> int:
-    """How many rows statements have read, by index or not."""
+    """Return how many rows of the outbox were read, by index or by sequential scan."""
     (found,) = place.sql("SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'outbox'")
     return int(found[0])
 
@@ -234,20 +234,20 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_run_looks_at_few_young_rows(place: OutboxPlace) -> None:
+def test_a_run_reads_few_rows_that_are_too_young(place: OutboxPlace) -> None:
     stamp(place, 25, "2 hours")
     stamp(place, 2000, "1 minute")
     place.sql("VACUUM ANALYZE outbox")
     before = read_rows(place)
     assert place.archiver("table").run().rows == 25
-    # Its session tells when it ends.
+    # A session reports its statistics when it ends.
     eventually(lambda: read_rows(place) > before, 30)
     assert read_rows(place) - before < 500
 
 
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("target", ["table", "files"])
-def test_rows_behind_waiting_and_some_young_ones_move(place: OutboxPlace, target: str) -> None:
+def test_old_rows_behind_pending_and_young_rows_are_archived(place: OutboxPlace, target: str) -> None:
     place.sql("INSERT INTO outbox (kafka_topic) SELECT 't' FROM generate_series(1, 100)")
     stamp(place, 25, "1 minute")
     stamp(place, 5, "2 hours")
@@ -258,14 +258,14 @@ def test_rows_behind_waiting_and_some_young_ones_move(place: OutboxPlace, target
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_looking_stops_when_it_is_told_to(place: OutboxPlace) -> None:
+def test_a_search_for_rows_stops_on_request(place: OutboxPlace) -> None:
     place.sql("INSERT INTO outbox (kafka_topic) SELECT 't' FROM generate_series(1, 100)")
     looks: list[float] = []
     place.archiver("table", stop=lambda: len(looks) == 2, rest=looks.append).run()
     assert len(looks) == 2
 
 
-def test_the_server_notices_that_an_archiver_vanished(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archivers_session_has_tcp_keepalives(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.fill()
     made: list[psycopg.Connection[Any]] = []
     dsn = psycopg.conninfo.make_conninfo(place.dsn, host="127.0.0.1")

@@ -1,4 +1,4 @@
-"""A reader of assigned partitions, on a real broker that restarts, and among transactions that do not end well."""
+"""A reader of assigned partitions, on a real broker that restarts, with open and aborted transactions."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ SECONDS = 60.0
 
 
 class Place:
-    """A topic of one test, and its writers."""
+    """The topic of one test, with its producers."""
 
     def __init__(
         self, stack: Stack, topic: str, *, partitions: int = 1, topic_config: dict[str, str] | None = None
@@ -77,7 +77,7 @@ def place(stack: Stack, topic_prefix: str) -> Place:
 def until(
     reader: AssignedReader, done: Callable[[list[ReadEvent]], bool], *, seconds: float = SECONDS
 ) -> list[ReadEvent]:
-    """Return the events until they are as wanted."""
+    """Read until `wanted` accepts the events so far, and return them."""
     seen: list[ReadEvent] = []
     deadline = time.monotonic() + seconds
     while not done(seen):
@@ -98,7 +98,7 @@ def has(*wanted: str) -> Callable[[list[ReadEvent]], bool]:
     return lambda events: len(values(events)) >= len(wanted)
 
 
-def test_records_come_whole_and_in_order_then_the_end(place: Place) -> None:
+def test_records_arrive_whole_and_in_order_before_the_end(place: Place) -> None:
     producer = Producer(place.config)
     producer.produce(place.topic, b"v0", b"k0", 0, timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", None)])
     producer.produce(place.topic, None, b"", 0, timestamp=1_700_000_000_456)
@@ -122,7 +122,7 @@ def test_records_come_whole_and_in_order_then_the_end(place: Place) -> None:
             ConsumerRecord(place.topic, 0, 2, 1_700_000_000_789, TimestampType.CREATE_TIME, None, b"", (("b", b""),)),
             EndOfPartition(partition=0, offset=3),
         ]
-        # The end is told again after what came behind it, and not meanwhile.
+        # The end is reported again only after the new records.
         assert reader.poll(0.5) == []
         place.write("next")
         events = until(reader, ended)
@@ -130,7 +130,7 @@ def test_records_come_whole_and_in_order_then_the_end(place: Place) -> None:
         assert events[-1] == EndOfPartition(partition=0, offset=4)
 
 
-def test_a_brokers_timestamps_are_told_from_a_producers(stack: Stack, topic_prefix: str) -> None:
+def test_log_append_time_is_distinguished_from_create_time(stack: Stack, topic_prefix: str) -> None:
     place = Place(stack, f"{topic_prefix}times", topic_config={"message.timestamp.type": "LogAppendTime"})
     producer = Producer(place.config)
     producer.produce(place.topic, b"v", timestamp=1_000)
@@ -142,7 +142,7 @@ def test_a_brokers_timestamps_are_told_from_a_producers(stack: Stack, topic_pref
     assert record.timestamp_ms > 1_700_000_000_000
 
 
-def test_partitions_begin_at_their_offsets_or_their_beginning(stack: Stack, topic_prefix: str) -> None:
+def test_a_partition_begins_at_its_offset_or_its_first_record(stack: Stack, topic_prefix: str) -> None:
     place = Place(stack, f"{topic_prefix}starts", partitions=4)
     for partition in range(4):
         place.write("a", "b", "c", partition=partition)
@@ -154,7 +154,7 @@ def test_partitions_begin_at_their_offsets_or_their_beginning(stack: Stack, topi
     assert {each.partition for each in events if isinstance(each, EndOfPartition)} == {0, 1, 2}
 
 
-def test_records_of_an_aborted_transaction_never_come(place: Place) -> None:
+def test_records_of_an_aborted_transaction_are_not_returned(place: Place) -> None:
     place.write("before")
     place.begin("aborted", "aborted1", "aborted2").abort_transaction(SECONDS)
     place.begin("committed", "committed").commit_transaction(SECONDS)
@@ -164,7 +164,7 @@ def test_records_of_an_aborted_transaction_never_come(place: Place) -> None:
         assert values(until(reader, ended)) == ["before", "aborted1", "aborted2", "committed"]
 
 
-def test_an_open_transaction_hides_what_is_behind_it(place: Place) -> None:
+def test_an_open_transaction_hides_later_records(place: Place) -> None:
     place.write("before")
     opened = place.begin("open", "open")
     place.write("behind")
@@ -180,7 +180,7 @@ def test_an_open_transaction_hides_what_is_behind_it(place: Place) -> None:
         assert values(until(reader, has("open", "behind"))) == ["open", "behind"]
 
 
-def test_the_ends_of_partitions_follow_what_is_deleted(place: Place) -> None:
+def test_watermarks_follow_deleted_records(place: Place) -> None:
     place.write("a", "b", "c")
     place.delete_before(2)
     assert partition_ends(place.admin.client, place.topic, [0]) == {0: PartitionEnds(first=2, stable=3, high=3)}
@@ -196,7 +196,7 @@ def test_an_added_partition_is_read_from_its_beginning(place: Place) -> None:
         eventually(
             lambda: len(place.admin.facts([place.topic])) and place.admin.topics(place.topic)[0].partitions == 4, 60
         )
-        # Written before the reader can have heard of the partition.
+        # Written before the reader knows of the partition.
         for partition in (1, 2, 3):
             place.write(f"new{partition}", partition=partition)
         began = time.monotonic()
@@ -208,12 +208,12 @@ def test_an_added_partition_is_read_from_its_beginning(place: Place) -> None:
             place for place, event in enumerate(events) if isinstance(event, ConsumerRecord)
         )
         assert values(events) == ["new2"]
-        # The partition that was there is not begun anew.
+        # The first partition is not read again from its beginning.
         place.write("more")
         assert values(until(reader, has("more"))) == ["more"]
 
 
-def test_seeking_and_pausing_concern_one_partition(stack: Stack, topic_prefix: str) -> None:
+def test_seek_and_pause_affect_one_partition(stack: Stack, topic_prefix: str) -> None:
     place = Place(stack, f"{topic_prefix}seek", partitions=2)
     place.write("a0", "a1", "a2", partition=0)
     place.write("b0", partition=1)
@@ -230,7 +230,7 @@ def test_seeking_and_pausing_concern_one_partition(stack: Stack, topic_prefix: s
         assert values(until(reader, has("a3"))) == ["a3"]
 
 
-def test_an_offset_that_was_deleted_is_an_error(place: Place) -> None:
+def test_a_deleted_offset_is_an_error(place: Place) -> None:
     place.write("a", "b", "c")
     place.delete_before(2)
     with place.reader(starts={0: 1}) as reader, pytest.raises(PositionLost, match="not in the log"):
@@ -239,7 +239,7 @@ def test_an_offset_that_was_deleted_is_an_error(place: Place) -> None:
         assert values(until(reader, ended)) == ["c"]
 
 
-def test_a_topic_made_anew_is_an_error(place: Place) -> None:
+def test_a_recreated_topic_is_an_error(place: Place) -> None:
     place.write("a")
     with place.reader() as reader:
         until(reader, ended)
@@ -250,7 +250,7 @@ def test_a_topic_made_anew_is_an_error(place: Place) -> None:
             until(reader, lambda _: False)
 
 
-def test_a_missing_topic_is_refused_and_a_silent_broker_lost(place: Place) -> None:
+def test_a_missing_topic_is_refused_a_silent_broker_is_lost(place: Place) -> None:
     with pytest.raises(BrokerRefused, match="create the topic"):
         AssignedReader("no-such-topic", place.config, timings=QUICK).__enter__()
     silent = WatchTimings(every_seconds=0.3, answer_seconds=1.0, missing_seconds=0.5)
@@ -265,7 +265,7 @@ def restarting() -> Iterator[Stack]:
         yield running
 
 
-def test_a_broker_that_restarts_repeats_and_loses_nothing(restarting: Stack) -> None:
+def test_a_broker_restart_neither_repeats_nor_loses_records(restarting: Stack) -> None:
     place = Place(restarting, "restarted")
     node = restarting.kafka.nodes[1]
     expected = []
@@ -278,7 +278,7 @@ def test_a_broker_that_restarts_repeats_and_loses_nothing(restarting: Stack) -> 
             if life == 0:
                 events += until(reader, has(*written))
             node.stop()
-            # Longer than a look at the partitions may take.
+            # Longer than a metadata request may take.
             away = time.monotonic() + 3.0
             while time.monotonic() < away:
                 events += reader.poll(0.1)

@@ -1,4 +1,4 @@
-"""Sessions of a driver: each statement is answered in time, or the session is given up."""
+"""Sessions of the driver: a statement is answered in time, or the session is closed."""
 
 import threading
 from contextlib import closing
@@ -32,7 +32,7 @@ def test_a_database_that_never_answers_is_given_up(dsn: str) -> None:
             session.incarnation()
 
 
-def test_a_statement_that_waits_for_a_lock_is_ended_by_the_server(dsn: str) -> None:
+def test_the_server_ends_a_statement_that_waits_for_a_lock(dsn: str) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'driver' AND wait_event_type = 'Lock'"
     with psycopg.connect(dsn) as locker, closing(bounded(dsn, "driver", 0.3)) as session:
         create_schema(locker, OUTBOX)
@@ -40,10 +40,10 @@ def test_a_statement_that_waits_for_a_lock_is_ended_by_the_server(dsn: str) -> N
         locker.execute("LOCK TABLE outbox")
         with pytest.raises(DatabaseLost, match="statement timeout"):
             session.backlog()
-        assert locker.execute(waiting).fetchone() == (0,), "nobody is left behind in the queue for the lock"
+        assert locker.execute(waiting).fetchone() == (0,), "no session still waits for the lock"
 
 
-def test_who_holds_a_lock_that_sessions_wait_for_is_known(dsn: str) -> None:
+def test_the_holder_of_a_lock_that_sessions_await_is_known(dsn: str) -> None:
     with (
         psycopg.connect(dsn, application_name="somebody") as locker,
         closing(bounded(dsn, "shard", 60.0)) as blocked,

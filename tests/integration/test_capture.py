@@ -1,4 +1,4 @@
-"""The capture on real servers and a real Spark: rows, offsets, dead records, and what it refuses."""
+"""Capture on real servers and a real Spark: rows, offsets, dead records and refusals."""
 
 import uuid
 from typing import Any
@@ -25,7 +25,7 @@ def orders(stack: Stack, spark: Session, dsn: str) -> CapturedOrders:
     return CapturedOrders(stack.kafka.bootstrap, dsn)
 
 
-def test_records_become_rows_and_go_on_where_they_were(orders: CapturedOrders) -> None:
+def test_records_become_rows_and_a_restart_resumes(orders: CapturedOrders) -> None:
     orders.publish(*((f"o{number}", number) for number in range(50)))
     with captured(orders, shards=2) as capture:
         orders.await_rows({f"o{number}": number for number in range(50)})
@@ -49,7 +49,7 @@ def test_aborted_records_are_no_rows_and_offsets_pass_them(orders: CapturedOrder
         assert orders.rows() == {"a": 1}
 
 
-def test_bad_records_are_set_aside_while_others_go_on(orders: CapturedOrders) -> None:
+def test_bad_records_become_dead_while_others_are_applied(orders: CapturedOrders) -> None:
     orders.publish(("a", 1), ("bad", b"{"), ("b", 2), ("worse", b'{"total": "x"}'), ("c", 3))
     with captured(orders) as capture:
         orders.await_rows({"a": 1, "b": 2, "c": 3})
@@ -99,7 +99,7 @@ def test_several_topics_go_to_their_tables(orders: CapturedOrders, stack: Stack)
         eventually(lambda: orders.query("SELECT a, b FROM notes") == [(4, "x")], PATIENCE_SECONDS)
 
 
-def test_offsets_that_retention_has_passed_end_it(orders: CapturedOrders) -> None:
+def test_capture_ends_when_retention_has_passed_its_offset(orders: CapturedOrders) -> None:
     orders.publish(*((f"o{number}", 1) for number in range(10)), partition=0)
     with captured(orders):
         eventually(lambda: orders.stored().get(0) == 10, PATIENCE_SECONDS)
@@ -112,7 +112,7 @@ def test_offsets_that_retention_has_passed_end_it(orders: CapturedOrders) -> Non
     assert "thresher capture adopt" in str(error)
 
 
-def test_a_new_capture_begins_with_what_there_is(orders: CapturedOrders) -> None:
+def test_a_new_capture_begins_with_the_first_record(orders: CapturedOrders) -> None:
     for partition in range(3):
         orders.publish(("old", 1), (f"o{partition}", 1), partition=partition)
         orders.remove_before(partition, 1)
@@ -120,15 +120,15 @@ def test_a_new_capture_begins_with_what_there_is(orders: CapturedOrders) -> None
         orders.await_rows({f"o{partition}": 1 for partition in range(3)})
 
 
-def test_all_partitions_begin_before_any_shard_reads(orders: CapturedOrders) -> None:
-    """A shard that is late would take its partition for one that was added, whose first records are missing."""
+def test_all_partitions_get_offsets_before_any_shard_reads(orders: CapturedOrders) -> None:
+    """Otherwise a late shard would take its partition for an added one whose first records are missing."""
     orders.publish(("a", 1), ("b", 1), partition=2)
     orders.remove_before(2, 1)
     assert CaptureWorkload(orders.settings).take_over(str(uuid.uuid4()), lambda: True)
     assert orders.stored() == {0: 0, 1: 0, 2: 1}
 
 
-def test_a_topic_that_was_made_anew_ends_it(orders: CapturedOrders) -> None:
+def test_capture_ends_when_its_topic_was_recreated(orders: CapturedOrders) -> None:
     orders.publish(("a", 1))
     with captured(orders):
         orders.await_rows({"a": 1})
@@ -157,11 +157,11 @@ def test_a_table_with_rows_of_another_topic_is_refused(orders: CapturedOrders) -
         orders.await_rows({"a": 777})
 
 
-def test_reading_starts_over_at_a_stored_offset_that_went_back(orders: CapturedOrders) -> None:
+def test_reading_restarts_at_a_stored_offset_that_went_back(orders: CapturedOrders) -> None:
     orders.publish(*((f"o{number}", 1) for number in range(10)), partition=0)
     with captured(orders) as capture:
         eventually(lambda: orders.stored().get(0) == 10, PATIENCE_SECONDS)
-        # As in a database that was restored.
+        # As after a restore of the database.
         with psycopg.connect(orders.dsn) as connection:
             connection.execute("UPDATE thresher_capture_offsets SET next_offset = 4 WHERE kafka_partition = 0")
             connection.execute("DELETE FROM orders WHERE id = 'o7'")
@@ -171,7 +171,7 @@ def test_reading_starts_over_at_a_stored_offset_that_went_back(orders: CapturedO
         assert orders.rows() == {f"o{number}": 1 for number in range(10)} | {"new": 1}
 
 
-def test_what_is_missing_ends_it_with_the_statement(orders: CapturedOrders) -> None:
+def test_a_missing_column_or_topic_ends_capture(orders: CapturedOrders) -> None:
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("ALTER TABLE orders DROP COLUMN thresher_offset")
     error = ended_by(orders)
@@ -184,7 +184,7 @@ def test_what_is_missing_ends_it_with_the_statement(orders: CapturedOrders) -> N
     assert isinstance(ended_by(orders), BrokerRefused)
 
 
-def test_a_column_that_goes_while_it_runs_ends_it_with_the_statement(orders: CapturedOrders) -> None:
+def test_a_dropped_column_ends_a_running_capture_with_the_statement(orders: CapturedOrders) -> None:
     capture = Capture(orders.keys)
     capture.start()
     orders.publish(("a", 1))
@@ -208,7 +208,7 @@ def test_a_newer_capture_ends_an_older_one(orders: CapturedOrders) -> None:
     older.stop()
 
 
-def test_the_pages_tell_of_topics(orders: CapturedOrders) -> None:
+def test_status_and_metrics_show_the_topics(orders: CapturedOrders) -> None:
     orders.publish(("a", 1), ("bad", b"{"))
     with captured(orders) as capture:
         eventually(

@@ -1,4 +1,4 @@
-"""What one database transaction of a capture does: to rows and guards, stored offsets and dead records."""
+"""One database transaction of a capture: its effect on rows, guard columns, stored offsets and dead records."""
 
 import contextlib
 import dataclasses
@@ -115,7 +115,7 @@ def test_a_tombstone_deletes_the_row(place: Place) -> None:
     assert place.rows() == [("b", 1.0)]
 
 
-def test_what_is_lower_than_the_stored_offset_is_skipped(place: Place) -> None:
+def test_records_below_the_stored_offset_are_skipped(place: Place) -> None:
     place.apply(part(total(0, b"a", 1), total(1, b"b", 1), end=5))
     place.apply(part(record(5, b"b", None)))
     done = place.apply(part(total(0, b"a", 7), total(1, b"b", 7), total(6, b"c", 7), start=0))
@@ -134,19 +134,19 @@ def test_a_batch_from_beyond_the_stored_offset_is_not_applied(place: Place) -> N
     assert (place.rows(), place.stored()) == ([("a", 1.0)], 1)
 
 
-def test_gaps_of_the_log_are_no_reason_to_start_over(place: Place) -> None:
+def test_gaps_between_offsets_do_not_restart_reading(place: Place) -> None:
     place.apply(part(total(4, b"a", 1), total(9, b"b", 1), start=0, end=12))
     place.apply(Part("orders", 0, 12, 20))
     assert (place.stored(), len(place.rows())) == (20, 2)
 
 
-def test_a_topic_that_was_made_anew_is_told_within_the_transaction(place: Place) -> None:
+def test_a_recreated_topic_is_noticed_within_the_transaction(place: Place) -> None:
     with pytest.raises(PositionLost, match="thresher capture adopt"):
         place.applier.apply([part(total(0, b"a", 1))], {"orders": "id-2"})
     assert (place.rows(), place.stored()) == ([], 0)
 
 
-def test_an_offset_that_somebody_removed_is_told(place: Place) -> None:
+def test_a_removed_stored_offset_is_reported(place: Place) -> None:
     place.connection.execute("DELETE FROM thresher_capture_offsets")
     with pytest.raises(OffsetsMissing):
         place.apply(part(total(0, b"a", 1)))
@@ -159,14 +159,14 @@ def test_between_partitions_the_later_timestamp_wins(place: Place) -> None:
     assert place.rows("id, total::float, thresher_partition") == [("a", 2.0, 1), ("b", 1.0, 1)]
 
 
-def test_of_equal_timestamps_the_higher_partition_wins(place: Place) -> None:
+def test_the_higher_partition_wins_between_equal_timestamps(place: Place) -> None:
     higher, lower = total(0, b"a", 2, partition=2, at=5), total(0, b"a", 1, partition=1, at=5)
     place.apply(part(higher, partition=2))
     place.apply(part(lower, partition=1))
     assert place.rows() == [("a", 2.0)]
 
 
-def test_of_equal_timestamps_the_tombstone_of_the_higher_partition_wins(place: Place) -> None:
+def test_a_tombstone_of_the_higher_partition_wins_between_equal_timestamps(place: Place) -> None:
     place.apply(part(total(0, b"a", 1, partition=1, at=5), partition=1))
     place.apply(part(record(0, b"a", None, partition=0, at=5)))
     assert place.rows() == [("a", 1.0)]
@@ -181,7 +181,7 @@ def test_a_clock_that_goes_back_lets_no_other_partition_win(place: Place) -> Non
     assert place.rows("id, total::float, thresher_timestamp") == [("a", 3.0, 10)]
 
 
-def test_a_key_in_several_partitions_of_a_batch_ends_with_the_latest(place: Place) -> None:
+def test_a_key_in_several_partitions_gets_the_latest_record(place: Place) -> None:
     place.apply(
         part(total(0, b"a", 1, at=10), record(1, b"b", None, at=9)),
         part(total(0, b"a", 2, partition=1, at=30), total(1, b"b", 5, partition=1, at=5), partition=1),
@@ -198,7 +198,7 @@ def test_a_late_tombstone_of_another_partition_deletes_nothing(place: Place) -> 
     assert place.rows() == []
 
 
-def test_the_database_decides_as_the_model(place: Place) -> None:
+def test_the_database_decides_as_the_reference_model(place: Place) -> None:
     @settings(max_examples=60)
     @given(logs(3, deletes=True), CUTS)
     def check(log: list[Written], cuts: list[int]) -> None:
@@ -242,7 +242,7 @@ def test_the_database_decides_as_the_model(place: Place) -> None:
         ({"total": 1, "code": "\ud800"}, "type"),
     ],
 )
-def test_a_bad_record_is_set_aside_and_the_others_go_on(place: Place, value: Any, kind: str) -> None:
+def test_a_bad_record_becomes_dead_and_the_others_are_applied(place: Place, value: Any, kind: str) -> None:
     good = [total(number, b"%d" % number, 1) for number in range(9) if number != 4]
     done = place.apply(part(*good[:4], record(4, b"bad", value), *good[4:]))
     assert len(place.rows()) == 8
@@ -252,7 +252,7 @@ def test_a_bad_record_is_set_aside_and_the_others_go_on(place: Place, value: Any
     assert dead.flaw.reason
 
 
-def test_whatever_the_database_refuses_of_a_record_is_its_own_fault(dsn: str) -> None:
+def test_a_record_that_the_database_refuses_becomes_dead(dsn: str) -> None:
     place = Place(dsn)
     raw = dataclasses.replace(ORDERS, columns={"id": "$key", "doc": "$value"})
     place.connection.execute("ALTER TABLE orders ALTER COLUMN total DROP NOT NULL")
@@ -291,7 +291,7 @@ def test_two_texts_for_one_key_are_both_applied(dsn: str) -> None:
     place.connection.close()
 
 
-def test_a_constraint_that_waits_for_the_commit_fails_one_record(place: Place) -> None:
+def test_a_deferred_constraint_fails_one_record(place: Place) -> None:
     place.connection.execute("CREATE TABLE codes (code varchar(3) PRIMARY KEY)")
     place.connection.execute("INSERT INTO codes VALUES ('a')")
     place.connection.execute("ALTER TABLE orders ADD FOREIGN KEY (code) REFERENCES codes DEFERRABLE INITIALLY DEFERRED")
@@ -301,7 +301,7 @@ def test_a_constraint_that_waits_for_the_commit_fails_one_record(place: Place) -
     assert ([key for key, _ in place.rows()], place.reasons()) == (["0", "2", "3"], {1: "constraint"})
 
 
-def test_rows_of_a_batch_may_wait_for_each_other(dsn: str) -> None:
+def test_rows_of_a_batch_may_reference_each_other(dsn: str) -> None:
     place = Place(dsn)
     place.connection.execute("CREATE TABLE customers (id text PRIMARY KEY, age integer)")
     place.connection.execute(
@@ -332,7 +332,7 @@ def test_rows_of_a_batch_may_wait_for_each_other(dsn: str) -> None:
     place.connection.close()
 
 
-def test_too_many_dead_records_in_a_row_are_the_mappings_fault(dsn: str) -> None:
+def test_many_consecutive_dead_records_blame_the_mapping(dsn: str) -> None:
     place = Place(dsn, most_dead_in_a_row=5)
     place.apply(part(*(total(offset, b"a", -1) for offset in range(5))))
     with pytest.raises(RecordsKeepFailing, match="6 records of orders in a row"):
@@ -404,7 +404,7 @@ def test_a_handler_that_ends_its_transaction_ends_the_capture(dsn: str, ending: 
     place.connection.close()
 
 
-def test_a_handler_that_waits_for_a_lock_in_vain_kills_no_record(dsn: str, connection: psycopg.Connection[Any]) -> None:
+def test_a_lock_timeout_in_a_handler_makes_no_dead_record(dsn: str, connection: psycopg.Connection[Any]) -> None:
     def handle(given: psycopg.Connection[Any], _: Sequence[CapturedRecord]) -> None:
         given.execute("SET LOCAL lock_timeout = '100ms'")
         given.execute("UPDATE orders SET total = 1")
@@ -439,7 +439,7 @@ def test_a_slow_decoder_holds_no_transaction_open(dsn: str) -> None:
     place.connection.close()
 
 
-def test_a_lost_connection_sets_nothing_aside(place: Place, connection: psycopg.Connection[Any]) -> None:
+def test_a_lost_connection_makes_no_dead_record(place: Place, connection: psycopg.Connection[Any]) -> None:
     pid = place.connection.info.backend_pid
     connection.execute("SELECT pg_terminate_backend(%s)", [pid])
     connection.commit()
@@ -448,7 +448,7 @@ def test_a_lost_connection_sets_nothing_aside(place: Place, connection: psycopg.
     assert connection.execute("SELECT count(*) FROM thresher_capture_dead").fetchone() == (0,)
 
 
-def test_what_is_no_records_fault_sets_none_aside(place: Place, connection: psycopg.Connection[Any]) -> None:
+def test_an_error_that_no_record_caused_makes_no_dead_record(place: Place, connection: psycopg.Connection[Any]) -> None:
     connection.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
     place.connection.execute("SET lock_timeout = '200ms'")
     with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -464,7 +464,7 @@ def test_what_is_no_records_fault_sets_none_aside(place: Place, connection: psyc
     assert (place.reasons(), place.stored()) == ({}, 0)
 
 
-def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psycopg.Connection[Any]) -> None:
+def test_every_missing_object_is_reported_with_its_statement(dsn: str, connection: psycopg.Connection[Any]) -> None:
     connection.execute(
         "CREATE TABLE orders (id text, total numeric, doc jsonb, code text GENERATED ALWAYS AS (id) STORED)"
     )
@@ -502,13 +502,13 @@ def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psyc
     connection.rollback()
 
 
-def test_two_topics_of_one_table_are_refused_by_whichever_name(place: Place) -> None:
+def test_two_topics_for_one_table_are_refused_under_any_name(place: Place) -> None:
     other = dataclasses.replace(ORDERS, topic="others", table=TableName(table="orders", schema="public"))
     (problem,) = schema_problems(place.connection, place.settings.tables, (ORDERS, other))
     assert "orders, others: one table" in problem
 
 
-def test_odd_names_are_names(dsn: str) -> None:
+def test_names_with_odd_characters_work(dsn: str) -> None:
     table = TableName(table='o "%s" {key}')
     mapping = TopicMapping(topic="odd", table=table, key=("i%d",), columns={"i%d": "$key", 'a"{table}%s': "a"})
     with connect(dsn, "capture-test", SESSION) as connection:

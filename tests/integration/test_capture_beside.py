@@ -1,4 +1,4 @@
-"""What is done beside a capture: publish and wait, rewind, adopt, dead records. Batches are applied without Spark."""
+"""Commands beside a capture: publish and wait, rewind, adopt, dead records. Batches are applied without Spark."""
 
 import json
 import threading
@@ -40,7 +40,7 @@ from thresher.outbox.message import Message
 
 
 class Applying:
-    """A shard's loop, in this thread: reads all that there is and applies it."""
+    """A shard's loop in the test's thread: reads the topic up to its end and applies the records."""
 
     def __init__(self, orders: CapturedOrders) -> None:
         self.orders, self.settings = orders, orders.settings
@@ -49,11 +49,11 @@ class Applying:
         self._topic_id = ""
 
     def go_on(self) -> None:
-        """Apply all that the topic has now."""
+        """Read the topic up to its end, and apply the records."""
         self._run(self.apply)
 
     def read(self) -> list[Part]:
-        """Read all that the topic has now, and apply none of it."""
+        """Read the topic up to its end, and apply nothing."""
         held: list[Part] = []
         self._run(held.extend)
         return held
@@ -121,7 +121,7 @@ def test_two_readers_at_once_apply_each_record_once(orders: CapturedOrders) -> N
         each.connection.close()
 
 
-def test_what_a_stopped_one_has_read_is_not_applied_again(orders: CapturedOrders, applying: Applying) -> None:
+def test_records_read_by_a_stopped_capture_are_not_applied_again(orders: CapturedOrders, applying: Applying) -> None:
     orders.keys["topics"] = {orders.topic: {"handler": "tests.capture.functions:count_orders"}}
     applying.settings = orders.settings
     applying.go_on()
@@ -168,7 +168,7 @@ def test_a_time_out_says_that_the_record_is_published(orders: CapturedOrders, pu
         publisher.publish_and_wait(order(orders), 1.0)
 
 
-def test_a_wait_does_not_believe_offsets_of_an_older_topic(
+def test_a_wait_ignores_offsets_of_a_deleted_topic(
     orders: CapturedOrders, applying: Applying, publisher: EntityPublisher
 ) -> None:
     orders.publish(*((f"o{number}", 1) for number in range(30)))
@@ -188,7 +188,7 @@ def test_a_wait_does_not_believe_offsets_of_an_older_topic(
     assert orders.rows()["a"] == 8
 
 
-def test_a_wait_ends_in_time_whatever_the_database_does(
+def test_a_wait_ends_in_time_despite_database_faults(
     orders: CapturedOrders, publisher: EntityPublisher, connection: psycopg.Connection[Any]
 ) -> None:
     published = publisher.publish(order(orders))
@@ -208,7 +208,7 @@ def test_a_wait_ends_in_time_whatever_the_database_does(
     assert orders.admin.topics(orders.topic)[0].records == 1
 
 
-def test_what_was_not_published_is_told(orders: CapturedOrders, publisher: EntityPublisher) -> None:
+def test_a_failed_publish_is_reported(orders: CapturedOrders, publisher: EntityPublisher) -> None:
     with pytest.raises(NotPublished):
         publisher.publish(Message(topic=orders.topic, key="a", value=b"x" * 5_000_000), 10.0)
     with EntityPublisher({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, orders.dsn, capture="shop") as nowhere:
@@ -219,7 +219,7 @@ def test_what_was_not_published_is_told(orders: CapturedOrders, publisher: Entit
         EntityPublisher({"no.such": 1}, orders.dsn, capture="shop")
 
 
-def test_a_wait_outlives_its_connection(
+def test_a_wait_survives_a_lost_connection(
     orders: CapturedOrders, applying: Applying, publisher: EntityPublisher, connection: psycopg.Connection[Any]
 ) -> None:
     published = publisher.publish(order(orders))
@@ -230,7 +230,7 @@ def test_a_wait_outlives_its_connection(
     publisher.wait(published)
 
 
-def test_rewind_mends_rows_and_touches_no_right_one(orders: CapturedOrders, applying: Applying) -> None:
+def test_rewind_repairs_wrong_rows_and_leaves_the_others(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(*((f"o{number}", 1) for number in range(9)))
     orders.publish(("o1", 2), ("o2", 2), ("o3", None), ("o4", b"{"))
     applying.go_on()
@@ -255,7 +255,7 @@ def test_rewind_shows_no_reader_an_older_state(orders: CapturedOrders, applying:
         orders.publish(*((f"o{number}", total) for number in range(20)))
     orders.publish(("o0", None))
     applying.go_on()
-    # So that one batch has not all of a key's records.
+    # Small batches: no batch holds all records of a key.
     orders.keys["batch_records"] = 50
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("DELETE FROM orders")
@@ -279,7 +279,7 @@ def test_rewind_takes_the_latest_of_several_partitions(orders: CapturedOrders, a
     applying.go_on()
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("DELETE FROM orders")
-        # As a late record of an older partition may have left it.
+        # A late record of an older partition may have left the row so.
         connection.execute("INSERT INTO orders VALUES ('b', 1, null, 0, 1, 1000)")
     rewind(orders.settings)
     assert orders.rows() == {"a": 2}
@@ -295,7 +295,7 @@ def test_rewind_to_a_time_leaves_older_records_alone(orders: CapturedOrders, app
     assert orders.rows() == {"new": 1}
 
 
-def test_rewind_again_writes_what_a_new_mapping_says(orders: CapturedOrders, applying: Applying) -> None:
+def test_a_second_rewind_applies_a_new_mapping(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(("a", b'{"total": 1, "other": "x"}'))
     applying.go_on()
     orders.keys["topics"][orders.topic]["columns"] = {"id": "$key", "total": "total", "note": "other"}
@@ -322,10 +322,10 @@ def test_capture_waits_while_its_topics_are_read_again(orders: CapturedOrders, a
 
     rewind(orders.settings, told=told)
     threads[0].join(PATIENCE_SECONDS)
-    assert orders.rows() == {"b": 1}, "the tombstone came after the row was there again"
+    assert orders.rows() == {"b": 1}, "the tombstone was applied after the rewind restored the row"
 
 
-def test_a_rewind_that_lost_its_hold_applies_nothing_more(orders: CapturedOrders, applying: Applying) -> None:
+def test_a_rewind_that_lost_its_lock_applies_nothing_more(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(("a", 1), ("b", 1))
     applying.go_on()
     with psycopg.connect(orders.dsn) as connection:
@@ -344,7 +344,7 @@ def test_a_rewind_that_lost_its_hold_applies_nothing_more(orders: CapturedOrders
 
     with pytest.raises(RewindInterrupted, match="continued while"):
         rewind(orders.settings, told=told)
-    assert orders.rows() == {}, "a is deleted, and must not come back"
+    assert orders.rows() == {}, "a was deleted, and must stay deleted"
 
 
 def test_a_partition_that_is_added_waits_for_a_rewind(orders: CapturedOrders, applying: Applying) -> None:
@@ -365,10 +365,10 @@ def test_a_partition_that_is_added_waits_for_a_rewind(orders: CapturedOrders, ap
 
     rewind(orders.settings, told=told)
     threads[0].join(PATIENCE_SECONDS)
-    assert orders.rows() == {"b": 1}, "the tombstone came after the row was there again"
+    assert orders.rows() == {"b": 1}, "the tombstone was applied after the rewind restored the row"
 
 
-def test_a_rewind_sets_nothing_aside(orders: CapturedOrders, applying: Applying) -> None:
+def test_a_rewind_makes_no_dead_record(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(("k", 1), ("k", 2), partition=0)
     applying.go_on()
     with psycopg.connect(orders.dsn) as connection:
@@ -378,14 +378,14 @@ def test_a_rewind_sets_nothing_aside(orders: CapturedOrders, applying: Applying)
     assert (done.failed, orders.dead(), orders.rows()) == (1, [], {})
     assert done.failures[0].startswith(f"{orders.topic}/0/1: new row for relation")
     rewind(orders.settings)
-    assert orders.rows() == {}, "never an older state"
+    assert orders.rows() == {}, "readers never see an older state"
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("ALTER TABLE orders DROP CONSTRAINT low")
     rewind(orders.settings)
     assert orders.rows() == {"k": 2}
 
 
-def test_a_rewind_by_a_wrong_mapping_ends(orders: CapturedOrders, applying: Applying) -> None:
+def test_a_rewind_with_a_wrong_mapping_ends(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(*((f"o{number}", 1) for number in range(9)))
     applying.go_on()
     orders.keys["topics"][orders.topic]["columns"] = {"id": "$key", "note": "note"}
@@ -402,7 +402,7 @@ def test_a_rewind_without_offsets_is_refused(orders: CapturedOrders) -> None:
         rewind(orders.settings)
 
 
-def test_adopt_goes_on_where_records_are_gone(orders: CapturedOrders, applying: Applying) -> None:
+def test_adopt_goes_on_behind_deleted_records(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(*((f"o{number}", 1) for number in range(4)), partition=0)
     applying.go_on()
     assert adopt(orders.settings) == []
@@ -416,7 +416,7 @@ def test_adopt_goes_on_where_records_are_gone(orders: CapturedOrders, applying: 
     assert orders.rows() == {"o0": 1, "o1": 1, "o2": 2, "o3": 2}
 
 
-def test_adopt_begins_a_topic_that_was_made_anew(orders: CapturedOrders, applying: Applying) -> None:
+def test_adopt_begins_a_recreated_topic(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(("a", 1), ("b", 1), ("a", 2), partition=0)
     orders.publish(("c", 1), partition=2)
     applying.go_on()
@@ -429,10 +429,10 @@ def test_adopt_begins_a_topic_that_was_made_anew(orders: CapturedOrders, applyin
         rewind(orders.settings)
     assert [each.now for each in adopt(orders.settings)] == [0, 0, None]
     applying.go_on()
-    assert orders.rows() == {"a": 3, "b": 1, "c": 3}, "guards of the older topic count no more"
+    assert orders.rows() == {"a": 3, "b": 1, "c": 3}, "guard columns of the deleted topic no longer count"
 
 
-def test_a_lost_offset_is_no_reason_to_begin_anew(orders: CapturedOrders, applying: Applying) -> None:
+def test_a_removed_offset_ends_capture_until_adopted(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(("a", 1), partition=1)
     applying.go_on()
     with psycopg.connect(orders.dsn) as connection:
@@ -474,7 +474,7 @@ def test_a_dead_record_behind_another_dead_one_is_applied(orders: CapturedOrders
     assert orders.rows() == {"k": None}
 
 
-def test_a_dead_record_that_retention_has_passed_is_told(orders: CapturedOrders, applying: Applying) -> None:
+def test_a_dead_record_removed_by_retention_is_reported(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(("k", b'{"note": "x"}'), ("a", 1), ("b", 1), partition=0)
     applying.go_on()
     orders.remove_before(0, 2)
@@ -483,7 +483,7 @@ def test_a_dead_record_that_retention_has_passed_is_told(orders: CapturedOrders,
         retry(orders.settings, [number])
 
 
-def test_a_dead_record_is_applied_after_all(orders: CapturedOrders, applying: Applying) -> None:
+def test_a_dead_record_can_be_applied_later(orders: CapturedOrders, applying: Applying) -> None:
     orders.publish(("a", 5), ("a", b'{"note": "x"}'), ("b", b'{"note": "x"}'), ("c", b"{"), partition=0)
     applying.go_on()
     orders.publish(("b", None), partition=0)

@@ -1,4 +1,4 @@
-"""Dead rows go back into the log only where a tail reads them there."""
+"""Dead rows are replayed into the log only where a tail reads them."""
 
 from collections.abc import Iterator
 
@@ -50,7 +50,7 @@ def tailed(log: Logged, outbox: str, mode: str = "tail") -> None:
     [('"other"', "tail"), ('"public"."outbox"', "tail"), ('"outbox"', "exactly-once")],
     ids=["another outbox", "a table", "a relay"],
 )
-def test_rows_that_no_tail_would_read_stay_dead(log: Logged, reader: str, mode: str) -> None:
+def test_a_row_that_no_tail_would_read_stays_dead(log: Logged, reader: str, mode: str) -> None:
     tailed(log, reader, mode)
     with pytest.raises(InvalidInput, match="not read from the log"):
         replay(log)
@@ -86,7 +86,7 @@ def test_headers_that_no_message_can_have_stay_dead(log: Logged) -> None:
     assert dead(log) == 2
 
 
-def test_what_could_not_be_read_goes_back_as_it_was(log: Logged) -> None:
+def test_an_unreadable_message_is_replayed_unchanged(log: Logged) -> None:
     tailed(log, '"outbox"')
     assert replay(log) == 2
     assert dead(log) == 0
@@ -99,7 +99,7 @@ def test_what_could_not_be_read_goes_back_as_it_was(log: Logged) -> None:
     assert [(row[2], row[4], row[9]) for row in rows] == [("orders", b"v", None), ("", b"\x07", "message")]
 
 
-def test_a_failed_replay_leaves_the_connection_to_its_caller(log: Logged) -> None:
+def test_a_failed_replay_leaves_the_callers_connection_usable(log: Logged) -> None:
     with psycopg.connect(log.dsn) as connection, pytest.raises(InvalidInput):
         replay_to_log(connection, OUTBOX, slot=log.slot)
     assert dead(log) == 2

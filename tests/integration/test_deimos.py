@@ -1,4 +1,4 @@
-"""Deimos' tables on real servers: rows as Rails writes them are relayed, set aside and replayed; and schemas."""
+"""Deimos' tables on real servers: rows written by Rails are relayed, become dead and are replayed; schema checks."""
 
 import re
 import uuid
@@ -37,7 +37,7 @@ from thresher.publisher.kafka_backend import KafkaBackend
 from thresher.relay.settings import Delivery
 
 NAME = TableName(table="kafka_messages")
-# As Rails 7 makes them by Deimos' migration.
+# The tables that Deimos' migration makes with Rails 7.
 RAILS = """
 CREATE TABLE kafka_messages (
   id bigserial PRIMARY KEY, topic character varying NOT NULL, message bytea, key bytea, partition_key character varying,
@@ -55,7 +55,7 @@ INSERT = (
     "INSERT INTO kafka_messages (topic, message, key, partition_key, created_at, updated_at)"
     " VALUES (%s, %s, %s, %s, now() AT TIME ZONE 'UTC', now() AT TIME ZONE 'UTC')"
 )
-# What Ruby's Zlib.crc32 gives, modulo the topic's 3 partitions.
+# Results of Ruby's Zlib.crc32, modulo the topic's 3 partitions.
 PARTITIONS = {b"abc": 891_568_578 % 3, b"123456789": 3_421_780_262 % 3, b"order-1": 3_769_860_079 % 3, b"": 0}
 
 
@@ -70,7 +70,7 @@ def rails(connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
     return connection
 
 
-def test_rows_of_rails_arrive_once_where_ruby_kafka_sends_them(
+def test_rows_of_rails_arrive_once_in_ruby_kafkas_partition(
     stack: Any, spark: Any, dsn: str, topic_prefix: str
 ) -> None:
     with psycopg.connect(dsn) as connection:
@@ -168,7 +168,7 @@ def test_a_row_is_in_its_partition_keys_bucket(dsn: str) -> None:
 
 
 @pytest.mark.usefixtures("rows")
-def test_large_messages_and_partition_keys_stay_where_they_are(dsn: str) -> None:
+def test_oversized_messages_and_partition_keys_stay_in_the_database(dsn: str) -> None:
     large = "x" * 2_000
     with psycopg.connect(dsn) as connection:
         connection.execute(INSERT, ["t", b"v", b"k", large])
@@ -212,7 +212,7 @@ def test_a_blocking_row_keeps_its_partition_key_waiting(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_times_are_the_servers_in_utc(connection: psycopg.Connection[Any], many: bool) -> None:
+def test_timestamps_are_the_servers_time_in_utc(connection: psycopg.Connection[Any], many: bool) -> None:
     create_schema(connection, NAME, Shape.DEIMOS)
     connection.execute("SET TimeZone = 'Asia/Tokyo'")
     outbox, message = Outbox("kafka_messages", shape=Shape.DEIMOS), Message(topic="t", partition_key="p")
@@ -254,7 +254,7 @@ def test_kafkas_backends_refuse_partition_keys() -> None:
 # The schema
 
 
-def test_a_check_says_how_to_mend_tables_of_rails(rails: psycopg.Connection[Any]) -> None:
+def test_a_check_says_how_to_repair_tables_of_rails(rails: psycopg.Connection[Any]) -> None:
     found = check_schema(rails, NAME, Shape.DEIMOS).findings
     assert [(each.severity, each.subject) for each in found] == [
         ("differs", "column session_id"),
@@ -308,7 +308,7 @@ def test_a_check_says_how_to_mend_tables_of_rails(rails: psycopg.Connection[Any]
         ),
     ],
 )
-def test_a_check_names_what_does_not_fit(
+def test_a_check_names_every_column_that_does_not_fit(
     connection: psycopg.Connection[Any], change: str, severity: str | None, subject: str, detail: str
 ) -> None:
     create_schema(connection, NAME, Shape.DEIMOS)
@@ -318,7 +318,7 @@ def test_a_check_names_what_does_not_fit(
     assert all(detail in each.detail for each in found)
 
 
-def test_a_column_that_is_missing_is_added_as_told(connection: psycopg.Connection[Any]) -> None:
+def test_a_missing_column_is_added_by_the_printed_statement(connection: psycopg.Connection[Any]) -> None:
     create_schema(connection, NAME, Shape.DEIMOS)
     connection.execute("INSERT INTO kafka_messages (topic) VALUES ('t')")
     connection.execute("ALTER TABLE kafka_messages DROP created_at")
@@ -337,7 +337,7 @@ def test_a_topic_has_one_lock(connection: psycopg.Connection[Any]) -> None:
     assert "two locks" in finding.detail
 
 
-def test_only_the_table_that_is_missing_is_created(connection: psycopg.Connection[Any]) -> None:
+def test_only_a_missing_table_is_created(connection: psycopg.Connection[Any]) -> None:
     create_schema(connection, NAME, Shape.DEIMOS)
     connection.execute("DROP TABLE kafka_topic_info")
     assert not create_schema(connection, NAME, Shape.DEIMOS)
@@ -355,7 +355,7 @@ def test_both_tables_are_printed_for_the_outboxs_schema() -> None:
     assert re.findall(r"CREATE TABLE (\S+)", printed) == ['"app"."kafka_messages"', '"app"."kafka_topic_info"']
 
 
-def test_the_pages_example_does_what_it_says(connection: psycopg.Connection[Any]) -> None:
+def test_the_pages_example_works(connection: psycopg.Connection[Any]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "deimos.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     create_schema(connection, NAME, Shape.DEIMOS)

@@ -1,4 +1,4 @@
-"""A dispatcher on real servers: what is committed is sent at once and stamped, and everything else is left."""
+"""A dispatcher on real servers: committed rows are sent at once and stamped, all other rows are left."""
 
 import os
 import threading
@@ -32,7 +32,7 @@ def dispatcher(place: Place) -> Iterator[Dispatcher]:
         yield made
 
 
-def test_only_what_is_committed_is_sent_and_once(place: Place, dispatcher: Dispatcher) -> None:
+def test_only_committed_rows_are_sent_and_only_once(place: Place, dispatcher: Dispatcher) -> None:
     with place.connect() as connection:
         receipt = place.outbox.stash(connection, place.message(0))
         assert dispatcher.clear([receipt]) == Cleared(skipped=1), "before the commit"
@@ -72,14 +72,14 @@ def test_rows_of_a_key_are_sent_in_order(place: Place, dispatcher: Dispatcher) -
     assert place.pending() == 0
 
 
-def test_another_row_under_the_id_is_not_sent(place: Place, dispatcher: Dispatcher) -> None:
+def test_a_different_row_with_the_same_id_is_not_sent(place: Place, dispatcher: Dispatcher) -> None:
     (receipt,) = place.stash()
     place.sql("UPDATE outbox SET create_time = %s", receipt.create_time + timedelta(microseconds=1))
     assert dispatcher.clear([receipt]) == Cleared(skipped=1)
     assert place.pending() == 1
 
 
-def test_of_two_dispatchers_one_sends_a_row(place: Place) -> None:
+def test_only_one_of_two_dispatchers_sends_a_row(place: Place) -> None:
     receipts = place.stash(range(MANY))
     together = threading.Barrier(4)
     with place.dispatcher() as first, place.dispatcher() as second, ThreadPoolExecutor(4) as threads:
@@ -94,14 +94,14 @@ def test_of_two_dispatchers_one_sends_a_row(place: Place) -> None:
     assert place.pending() == 0
 
 
-def test_a_row_that_a_sweeper_has_marked_is_left_to_it(place: Place, dispatcher: Dispatcher) -> None:
+def test_a_row_marked_by_a_sweeper_is_left_to_it(place: Place, dispatcher: Dispatcher) -> None:
     marked, free = place.stash(range(2))
     place.sql("UPDATE outbox SET leader_id = %s WHERE id = %s", uuid.uuid4(), marked.id)
     assert dispatcher.clear([marked, free]) == Cleared(sent=1, skipped=1)
     assert place.numbers() == {1: 1}
 
 
-def test_a_broker_that_is_away_leaves_rows_and_no_error(place: Place) -> None:
+def test_an_unreachable_broker_leaves_rows_and_raises_no_error(place: Place) -> None:
     receipts = place.stash(range(3))
     clock = [0.0]
     with place.dispatcher(kafka=AWAY, timeout_seconds=0.5, rest_seconds=9.0, clock=lambda: clock[0]) as away:
@@ -110,13 +110,13 @@ def test_a_broker_that_is_away_leaves_rows_and_no_error(place: Place) -> None:
         why = f"{place.topic}: its brokers did not answer a moment ago"
         assert away.clear(receipts) == Cleared(not_sent=3, reasons=(why,))
         clock[0] = 10.0
-        assert away.clear(receipts).unknown == 3, "it tries again"
+        assert away.clear(receipts).unknown == 3, "the dispatcher tries again"
     assert place.pending() == 3
     with place.dispatcher() as there:
         assert there.clear(receipts) == Cleared(sent=3)
 
 
-def test_a_row_that_cannot_be_sent_is_left_and_others_go(place: Place, dispatcher: Dispatcher) -> None:
+def test_an_unsendable_row_stays_and_the_others_are_sent(place: Place, dispatcher: Dispatcher) -> None:
     good = place.stash(range(2))
     with place.connect() as connection:
         large = place.outbox.stash(connection, place.message(2, value=os.urandom(999_900)))
@@ -135,7 +135,7 @@ def test_a_row_that_cannot_be_sent_is_left_and_others_go(place: Place, dispatche
     assert place.pending() == 5
 
 
-def test_a_later_part_does_not_overtake_a_row_that_is_left(place: Place) -> None:
+def test_a_later_part_does_not_overtake_an_unsent_row(place: Place) -> None:
     with place.connect() as connection:
         first = place.outbox.stash(connection, place.message(0, key="k", value=os.urandom(900_000)))
         rest = place.outbox.stash_many(
@@ -147,7 +147,7 @@ def test_a_later_part_does_not_overtake_a_row_that_is_left(place: Place) -> None
     assert not any(record.key == b"k" for record in place.records())
 
 
-def test_a_stamp_that_fails_is_told_and_the_row_stays(place: Place, dispatcher: Dispatcher) -> None:
+def test_a_failed_stamp_is_reported_and_the_row_stays(place: Place, dispatcher: Dispatcher) -> None:
     receipts = place.stash(range(2))
     place.sql(
         "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';"
@@ -158,14 +158,14 @@ def test_a_stamp_that_fails_is_told_and_the_row_stays(place: Place, dispatcher: 
     assert "no" in done.reasons[0]
 
 
-def test_a_database_that_went_away_is_told_and_used_again(place: Place) -> None:
+def test_a_lost_database_is_reported_and_used_again_later(place: Place) -> None:
     ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dispatcher'"
     opened: list[psycopg.Connection[Any]] = []
 
     def connect() -> psycopg.Connection[Any]:
         if len(opened) == 2:
             opened.append(opened[0])
-            raise psycopg.OperationalError("nobody is there")
+            raise psycopg.OperationalError("the server is away")
         opened.append(psycopg.connect(place.dsn, application_name="dispatcher"))
         return opened[-1]
 
@@ -174,10 +174,10 @@ def test_a_database_that_went_away_is_told_and_used_again(place: Place) -> None:
         assert dispatcher.clear(place.stash(range(1))).sent == 1
         assert len(opened) == 1, "the connection is kept"
         place.sql(ends)
-        assert dispatcher.clear(place.stash(range(1))).sent == 1, "the server said that it went"
+        assert dispatcher.clear(place.stash(range(1))).sent == 1, "the server reported that it shuts down"
         place.sql(ends)
         third = place.stash(range(1))
-        assert dispatcher.clear(third) == Cleared(not_sent=1, reasons=("the database failed: nobody is there",))
+        assert dispatcher.clear(third) == Cleared(not_sent=1, reasons=("the database failed: the server is away",))
         assert dispatcher.clear(third).sent == 1
     assert all(connection.closed for connection in opened)
 

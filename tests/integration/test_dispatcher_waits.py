@@ -1,4 +1,4 @@
-"""A dispatcher beside other relays, and when brokers, database or its own process fail: what it waits for."""
+"""How long a dispatcher waits: beside other relays, and when brokers, database or its own process fail."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def relay(place: Place, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["exactly-once", "at-least-once", "topic-lock"])
-def test_beside_a_relay_that_is_no_sweeper_it_is_refused(place: Place, dispatcher: Dispatcher, mode: str) -> None:
+def test_a_dispatcher_is_refused_beside_an_ordinary_relay(place: Place, dispatcher: Dispatcher, mode: str) -> None:
     assert dispatcher.clear(place.stash()).sent == 1, "no relay has run"
     receipts = place.stash()
     relay(place, mode)
@@ -63,7 +63,7 @@ def test_beside_a_relay_that_is_no_sweeper_it_is_refused(place: Place, dispatche
     assert place.pending() == 1
 
 
-def test_a_role_that_lacks_a_right_is_told_which(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_privilege_is_named(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     role = f"app_{uuid.uuid4().hex[:8]}"
     relay(place, "immediate")
     place.sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA public TO {role}")
@@ -97,7 +97,7 @@ def versions(receipts: list[Receipt]) -> list[tuple[int, datetime]]:
     return [(receipt.id, receipt.create_time) for receipt in receipts]
 
 
-def test_a_take_over_waits_for_those_that_send(place: Place, dispatcher: Dispatcher) -> None:
+def test_a_take_over_waits_for_dispatchers_that_are_sending(place: Place, dispatcher: Dispatcher) -> None:
     sending, later = place.stash(range(2))
     session = PostgresStore(place.dsn, NAME).session("taking over")
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -106,7 +106,7 @@ def test_a_take_over_waits_for_those_that_send(place: Place, dispatcher: Dispatc
         with own.locked(versions([sending]), within_seconds=60):
             waiting = thread.submit(session.await_dispatchers)
             eventually(lambda: place.sql(waits) == [(1,)], 60)
-            # Others do not wait, nor prolong it.
+            # Later dispatchers do not wait, and do not prolong the take-over.
             with pytest.raises(NotNow, match="takes over"), own.locked(versions([later]), within_seconds=60):
                 pass
             assert dispatcher.clear([later]).not_sent == 1
@@ -122,7 +122,7 @@ def test_a_dispatcher_that_vanishes_loses_its_locks(place: Place, dispatcher: Di
     holding = ExitStack()
     rows, stamp = holding.enter_context(vanishing.locked(versions(receipts), within_seconds=60))
     assert [row.id for row in rows] == [receipts[0].id]
-    assert dispatcher.clear(receipts) == Cleared(skipped=1), "it is locked"
+    assert dispatcher.clear(receipts) == Cleared(skipped=1), "the row is locked"
     eventually(lambda: dispatcher.clear(receipts).sent, 30)
     with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
         stamp([receipts[0].id])
@@ -138,7 +138,7 @@ def test_threads_do_not_wait_for_a_broker_one_after_another(place: Place) -> Non
     ):
         done = list(threads.map(lambda receipt: away.clear([receipt]), receipts))
     assert sum(each.left for each in done) == 24
-    assert sum(each.unknown for each in done) <= 2, "others found that the topic rests, or had no turn"
+    assert sum(each.unknown for each in done) <= 2, "other threads found the topic paused, or got no turn"
 
 
 def test_threads_do_not_wait_for_a_database_one_after_another(place: Place) -> None:
@@ -149,7 +149,7 @@ def test_threads_do_not_wait_for_a_database_one_after_another(place: Place) -> N
         tries.append(1)
         tried.release()
         gone.wait(60)
-        raise psycopg.OperationalError("nobody is there")
+        raise psycopg.OperationalError("the server is away")
 
     with (
         Dispatcher(connect, place.kafka, timeout_seconds=60.0, rest_seconds=600.0, connections=1) as dispatcher,
@@ -164,20 +164,20 @@ def test_threads_do_not_wait_for_a_database_one_after_another(place: Place) -> N
     assert len(tries) == 1
 
 
-def test_a_call_waits_no_longer_than_told_for_its_turn(place: Place) -> None:
+def test_a_call_waits_for_its_turn_within_its_limit(place: Place) -> None:
     receipts = place.stash()
     with place.dispatcher(connections=1, timeout_seconds=3.0) as dispatcher, ThreadPoolExecutor(1) as thread:
         with dispatcher._table.locked([], within_seconds=60):
             done = thread.submit(dispatcher.clear, receipts).result(30)
         assert (done.not_sent, done.left) == (1, 1)
         assert "all 1 connections" in done.reasons[0]
-        assert dispatcher.clear(receipts).sent == 1, "it does not rest"
+        assert dispatcher.clear(receipts).sent == 1, "the topic is not paused"
 
 
-def test_only_the_topic_rests_whose_brokers_are_silent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_topic_with_silent_brokers_is_paused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     silent, sends = f"{place.topic}-silent", KafkaBackend.send
 
-    # As if its partition had no leader, which a single broker cannot show.
+    # Simulates a partition without a leader, which a single broker cannot have.
     def send(self: KafkaBackend, messages: Sequence[Message]) -> list[KafkaError | None]:
         answered = iter(sends(self, [message for message in messages if message.topic != silent]))
         late = KafkaError(KafkaError._MSG_TIMED_OUT)
@@ -198,7 +198,7 @@ def test_only_the_topic_rests_whose_brokers_are_silent(place: Place, monkeypatch
         assert second.reasons == (f"{silent}: its brokers did not answer a moment ago",)
 
 
-def test_a_call_that_took_too_long_begins_nothing_more(place: Place) -> None:
+def test_a_call_past_its_limit_begins_no_more_parts(place: Place) -> None:
     receipts = place.stash(range(MANY))
     seconds = iter(range(10**6))
     with place.dispatcher(clock=lambda: float(next(seconds))) as slow:
@@ -209,7 +209,7 @@ def test_a_call_that_took_too_long_begins_nothing_more(place: Place) -> None:
     assert sorted(place.numbers()) == list(range(done.sent))
 
 
-def test_no_part_overtakes_one_whose_database_failed(place: Place) -> None:
+def test_no_part_overtakes_a_part_whose_database_failed(place: Place) -> None:
     receipts = place.stash(range(MANY))
     place.sql(
         "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';"
@@ -221,7 +221,7 @@ def test_no_part_overtakes_one_whose_database_failed(place: Place) -> None:
     assert sorted(place.numbers()) == list(range(500))
 
 
-def test_a_stamp_that_a_trigger_drops_is_told(place: Place, dispatcher: Dispatcher) -> None:
+def test_a_stamp_dropped_by_a_trigger_is_reported(place: Place, dispatcher: Dispatcher) -> None:
     receipts = place.stash(range(3))
     place.sql(
         "CREATE FUNCTION drop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"

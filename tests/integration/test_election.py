@@ -1,6 +1,6 @@
-"""Leaders that die, stop, are cut off or are stormed at; topics that are shared, foreign or gone.
+"""Leaders that are killed, stopped or cut off, and members that join and leave; shared, internal and deleted topics.
 
-What takes seconds of waiting is a scenario: all of them run side by side, and each test looks at one's result.
+A course of events that takes seconds is a scenario. All scenarios run concurrently; each test checks one result.
 """
 
 import contextlib
@@ -38,13 +38,14 @@ from thresher.election.tenure import LATE
 from thresher.kafka.admin import Admin
 from thresher.testing.proxy import KafkaProxy
 
-# The deadline is short, the session is not: between them, one is cut off and still the owner.
+# The leader's deadline is shorter than the session timeout: between them, a member that was cut off still owns the
+# partition.
 HASTY = ElectionSettings(heartbeat_timeout_seconds=1.5, grace_seconds=1.0)
 SESSION_LEAST_SECONDS = 12.0
-# A busy machine loses no leadership by it, and it can be waited for.
+# Long enough that a busy machine loses no leadership, short enough that a test can wait for its end.
 STEADY = ElectionSettings(heartbeat_timeout_seconds=8.0)
 LEASE_SECONDS = 8.0
-# What takes longer than this has waited for a session to end.
+# A change that takes longer than AT_ONCE_SECONDS has waited for a session timeout.
 PATIENT = ElectionSettings(heartbeat_timeout_seconds=25.0)
 AT_ONCE_SECONDS = 20.0
 STORM_SECONDS = 10.0
@@ -52,7 +53,7 @@ OUTBOX = "outbox"
 
 
 class Stage:
-    """The servers, and names that nobody else uses."""
+    """The servers of the scenarios, and their candidates."""
 
     def __init__(self, stack: Stack, dsn: str, directory: Path) -> None:
         self.stack, self.dsn, self.directory = stack, dsn, directory
@@ -101,9 +102,9 @@ def stage(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 @pytest.fixture(scope="module")
 def played(stage: Stage) -> Iterator[dict[str, Future[Any]]]:
-    """All scenarios, begun together."""
+    """Start all scenarios together, and return their futures by name."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(SCENARIOS)) as pool:
-        # The least that a broker allows leaves too little between a short deadline and it for a busy machine.
+        # The broker's least session timeout is too close to the short deadline for a busy machine.
         patch.setattr(neli_clients, "_LEAST_SESSION_SECONDS", SESSION_LEAST_SECONDS)
         yield {name: pool.submit(function, stage) for name, function in SCENARIOS.items()}
 
@@ -112,7 +113,10 @@ Played = dict[str, Future[Any]]
 
 
 def kill(stage: Stage, kind: str) -> tuple[str | None, int, str | None]:
-    """Kill the leader's process, and see that another leads. Return whom the standby saw lead, before and after."""
+    """Kill the leader's process, and check that the standby leads.
+
+    Return the leader as the standby saw it before and after, and between them the killed process's id.
+    """
     name = f"killed-{kind}"
     standby = stage.lease(name) if kind == "lease" else stage.neli(name)
     with stage.candidate(kind, name) as holder:
@@ -121,7 +125,7 @@ def kill(stage: Stage, kind: str) -> tuple[str | None, int, str | None]:
             eventually(lambda: standby.leader, SESSION_SECONDS)
             known = standby.leader
             holder.send(signal.SIGKILL)
-            # Seen: 1.4 s with a lease, 6.2 s with a session.
+            # Measured: 1.4 s with a lease, 6.2 s with a consumer group's session.
             two = other.leading(SESSION_SECONDS)
             after = standby.leader
         assert str(two) != one
@@ -149,16 +153,16 @@ def test_a_standby_of_a_group_knows_that_another_leads(played: Played) -> None:
     assert (known, after) == ("another member of the group killed-neli", None)
 
 
-def test_the_lease_of_a_killed_holder_is_taken_when_it_has_ended(played: Played) -> None:
+def test_the_lease_of_a_killed_holder_is_taken_after_expiry(played: Played) -> None:
     played["lease_kill"].result()
 
 
-def test_another_member_leads_when_the_session_of_a_killed_one_has_ended(played: Played) -> None:
+def test_another_member_leads_after_a_killed_members_session_timeout(played: Played) -> None:
     played["neli_kill"].result()
 
 
 def stop(stage: Stage, kind: str) -> None:
-    """Stop the leader's process for long; it goes on when another leads, and leads again when that one is gone."""
+    """Stop the leader's process until another leads. It resumes as a standby, and leads again after the other."""
     name = f"stopped-{kind}"
     standby = stage.lease(name, seconds=LEASE_SECONDS) if kind == "lease" else stage.neli(name, settings=STEADY)
     beat = STEADY.heartbeat_timeout_seconds
@@ -169,7 +173,7 @@ def stop(stage: Stage, kind: str) -> None:
             two = other.leading(SESSION_SECONDS)
             holder.send(signal.SIGCONT)
             eventually(lambda: holder.last() == "None", SOON_SECONDS)
-            # It is a standby again, and takes nothing from the new one.
+            # The resumed process is a standby, and takes nothing from the new leader.
             time.sleep(1.0)
             assert other.leadership.leader_id == two
         three = holder.leading(SESSION_SECONDS)
@@ -190,7 +194,7 @@ def neli_stop(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lease", "neli"])
-def test_a_stopped_leader_that_goes_on_knows_that_it_was_replaced(played: Played, kind: str) -> None:
+def test_a_resumed_leader_knows_that_it_was_replaced(played: Played, kind: str) -> None:
     played[f"{kind}_stop"].result()
 
 
@@ -198,7 +202,7 @@ def test_a_stopped_leader_that_goes_on_knows_that_it_was_replaced(played: Played
 
 
 def hang(stage: Stage, name: str) -> int:
-    """Stop the process that the database has for a lease while that does nothing: it must not keep the row locked."""
+    """Stop the backend process of a lease's session while the session is idle, so that no row stays locked."""
     mine = "SELECT pid FROM pg_stat_activity WHERE application_name ^@ %s ORDER BY backend_start DESC LIMIT 1"
     found: list[int] = []
 
@@ -227,14 +231,14 @@ def lease_hung(stage: Stage) -> None:
         one = holder.leading()
         pid = hang(stage, "hung")
         try:
-            # Nobody may lead for so short a time that it is not seen: another id tells that it has stepped down.
+            # The time without a leader may be too short to be seen: a new leader id shows that the holder stepped down.
             holder.until(lambda it: it.ids()[-1] != one, SESSION_SECONDS)
         finally:
             os.kill(pid, signal.SIGCONT)
         assert Fenced(reason=LATE) in holder.changes
 
 
-def test_a_holder_whose_database_hangs_steps_down_in_time_and_goes_on_over_another_connection(played: Played) -> None:
+def test_a_holder_whose_database_hangs_steps_down_and_reconnects(played: Played) -> None:
     played["lease_hung"].result()
 
 
@@ -246,12 +250,12 @@ def lease_blocked(stage: Stage) -> None:
             connection.execute("SELECT * FROM thresher_lease WHERE name = 'blocked' FOR UPDATE")
             blocked = time.monotonic()
             holder.until(lambda it: it.changes[-1] == Fenced(reason=LATE))
-            # Whatever was renewed, was renewed before.
+            # The last renewal was before the lock.
             assert holder.claims.found[-1].until < blocked + LEASE_SECONDS
         assert holder.leading() != one
 
 
-def test_a_holder_that_cannot_renew_leads_again_under_another_id_when_it_can(played: Played) -> None:
+def test_a_holder_leads_under_another_id_after_a_failed_renewal(played: Played) -> None:
     played["lease_blocked"].result()
 
 
@@ -259,7 +263,7 @@ def test_a_holder_that_cannot_renew_leads_again_under_another_id_when_it_can(pla
 def lease_set_back(stage: Stage) -> None:
     with Watched(stage.lease("set-back")) as first:
         first.leading()
-    # Somebody else's, from before the database's clock was set back by an hour.
+    # A lease of another holder, taken before the database's clock was set back by an hour.
     stage.sql(
         "UPDATE thresher_lease SET holder = %s, until = clock_timestamp() + '1 hour', span = '1 s' "
         "WHERE name = 'set-back'",
@@ -269,7 +273,7 @@ def lease_set_back(stage: Stage) -> None:
         second.leading()
 
 
-def test_a_lease_that_seems_to_last_because_the_clock_was_set_back_is_taken(played: Played) -> None:
+def test_a_lease_extended_by_a_clock_set_back_is_taken(played: Played) -> None:
     played["lease_set_back"].result()
 
 
@@ -277,7 +281,7 @@ def test_a_lease_that_seems_to_last_because_the_clock_was_set_back_is_taken(play
 def lease_taken(stage: Stage) -> list[Any]:
     with Watched(stage.lease("taken", seconds=LEASE_SECONDS)) as holder:
         one = holder.leading()
-        # The database's clock was set forward, and another one has taken what seemed to have ended.
+        # The database's clock was set forward, and another process has taken the seemingly expired lease.
         stage.sql(
             "UPDATE thresher_lease SET holder = %s, token = token + 1, until = clock_timestamp() + '1 s' "
             "WHERE name = 'taken'",
@@ -290,29 +294,29 @@ def lease_taken(stage: Stage) -> list[Any]:
     return [*tokens]
 
 
-def test_a_holder_whose_lease_was_taken_is_fenced_and_the_token_rises_with_each_taking(played: Played) -> None:
+def test_a_taken_lease_fences_its_holder_and_raises_the_token(played: Played) -> None:
     assert played["lease_taken"].result() == [3]
 
 
 @pytest.mark.parametrize(
     ("place", "schema"),
     [
-        # As a relay locates it: where its outbox is, with or without a schema.
+        # A relay places the lease beside its outbox, with or without a schema.
         ({"beside": OUTBOX}, "late"),
         ({"beside": OUTBOX, "schema": "late"}, "late"),
-        # As a pipeline without an outbox does.
+        # A pipeline without an outbox names a schema.
         ({"schema": "aside"}, "aside"),
         ({}, "early"),
     ],
 )
-def test_a_lease_is_where_its_schema_or_its_outbox_is(
+def test_a_lease_table_is_in_the_schema_of_its_outbox(
     stage: Stage, dsn: str, place: dict[str, Any], schema: str
 ) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("CREATE SCHEMA early; CREATE SCHEMA late; CREATE SCHEMA aside; CREATE TABLE late.outbox ()")
     by_path = psycopg.conninfo.make_conninfo(dsn, options="-c search_path=early,late")
     for _ in range(2):
-        # The second one finds what the first has made.
+        # The second holder finds the first one's table.
         with Watched(Lease(dsn=by_path, name="placed", **place)) as holder:
             holder.leading()
     with psycopg.connect(dsn) as connection:
@@ -322,7 +326,7 @@ def test_a_lease_is_where_its_schema_or_its_outbox_is(
         assert connection.execute(query.encode()).fetchall() == [("placed", 2)]
 
 
-def test_a_lease_beside_an_outbox_that_is_not_there_is_an_error_to_act_on(stage: Stage) -> None:
+def test_a_lease_beside_a_missing_outbox_is_an_error(stage: Stage) -> None:
     lease = Lease(dsn=stage.dsn, beside="nowhere", name="nobody")
     lease.start()
     with pytest.raises(ElectionRefused, match="no table"):
@@ -330,7 +334,7 @@ def test_a_lease_beside_an_outbox_that_is_not_there_is_an_error_to_act_on(stage:
     lease.stop()
 
 
-def test_a_database_that_is_not_there_is_an_error_to_act_on_that_shows_no_password(stage: Stage) -> None:
+def test_a_missing_database_is_an_error_without_the_password(stage: Stage) -> None:
     lease = Lease(
         dsn=psycopg.conninfo.make_conninfo(stage.dsn, dbname="not_there", password="s3cret"),
         beside=OUTBOX, name="n", grace_seconds=1.0,
@@ -358,12 +362,12 @@ def neli_cut(stage: Stage) -> None:
             with Watched(stage.neli("replaced", settings=PATIENT)) as other:
                 proxy.pause()
                 try:
-                    # Past its deadline, long before the group gives its partition away.
+                    # The leaders are past their deadlines, long before their sessions time out.
                     for each in (cut, replaced):
                         each.until(lambda it: it.changes[-1] == Fenced(reason=LATE))
                 finally:
                     proxy.resume()
-                # It still owns the partition.
+                # Both members still own their partition.
                 assert cut.leading() != one
                 assert replaced.leading() != two
                 assert not other.changes
@@ -373,7 +377,7 @@ def neli_cut(stage: Stage) -> None:
                     other.leading(SESSION_SECONDS)
                 finally:
                     proxy.resume()
-                # It owns it no more, and joins behind the other.
+                # `replaced` no longer owns the partition, and joins as a standby.
                 time.sleep(1.0)
                 assert not replaced.leads
                 assert other.leads
@@ -382,7 +386,7 @@ def neli_cut(stage: Stage) -> None:
         assert not overlaps([replaced.claims, other.claims])
 
 
-def test_a_leader_that_was_cut_off_resumes_under_another_id_if_it_still_owns_and_else_rejoins(played: Played) -> None:
+def test_a_leader_that_was_cut_off_resumes_or_rejoins(played: Played) -> None:
     played["neli_cut"].result()
 
 
@@ -392,7 +396,7 @@ def neli_storm(stage: Stage) -> tuple[int, int]:
     joined: list[float] = []
 
     def bare() -> None:
-        """A member that knows nothing of leadership, and never stays."""
+        """Join and leave repeatedly, as a plain consumer without an election."""
         while not over.is_set():
             member = Consumer(consumer_properties(stage.kafka, "storm", ElectionSettings()))
             member.subscribe(["storm.leader"])
@@ -418,11 +422,11 @@ def neli_storm(stage: Stage) -> tuple[int, int]:
     return len(joined), sum(isinstance(change, Acquired) for each in watched for change in each.changes)
 
 
-def test_members_that_join_and_leave_every_second_never_make_two_leaders_and_one_stays(played: Played) -> None:
+def test_members_joining_and_leaving_never_make_two_leaders(played: Played) -> None:
     joined, leaderships = played["neli_storm"].result()
-    # Whether the group takes one in before it leaves again, is not asked.
+    # A member may leave before the group has accepted it.
     assert joined >= 3
-    # Seen: one leadership throughout, since what is owned is not moved. A stall of the machine may cost one.
+    # Measured: one leadership throughout, because assignment is sticky. A stall of the machine may end one.
     assert 1 <= leaderships <= 3
 
 
@@ -447,30 +451,29 @@ def neli_deleted(stage: Stage) -> None:
             lengths = [each.until - max(each.since, remade) for each in claims]
             return max(lengths) > 1.2 * HASTY.heartbeat_timeout_seconds
 
-        # For longer than without signs of life that come back. Where the topic was made again in no time, the same one
-        # may lead throughout.
+        # Longer than a leader lasts without confirmed heartbeats. One leader may last if the topic returns quickly.
         one.until(lasts, 2 * SESSION_SECONDS)
     assert not overlaps([one.claims, other.claims])
 
 
-def test_a_leader_topic_that_was_deleted_is_made_again_and_there_is_a_leader_again(played: Played) -> None:
+def test_a_deleted_leader_topic_is_recreated_and_has_a_leader(played: Played) -> None:
     played["neli_deleted"].result()
 
 
 @scenario
 def neli_replaced_topic(stage: Stage) -> None:
-    """Deleted and made again at once: the client may not even notice that it is another one."""
+    """The topic is deleted and recreated at once: the client may not even notice the new topic id."""
     with Watched(stage.neli("renewed", settings=HASTY)) as one:
         one.leading()
         stage.admin.delete_topics(["renewed.leader"])
         with contextlib.suppress(Exception):
             stage.admin.create_topic("renewed.leader")
-        # Whatever it had heard before is over by then.
+        # By then every heartbeat from before has expired.
         time.sleep(2 * HASTY.heartbeat_timeout_seconds)
         one.leading(SESSION_SECONDS)
 
 
-def test_a_leader_topic_that_was_replaced_by_another_one_serves_on(played: Played) -> None:
+def test_a_recreated_leader_topic_keeps_working(played: Played) -> None:
     played["neli_replaced_topic"].result()
 
 
@@ -490,12 +493,12 @@ def neli_shared(stage: Stage) -> None:
             return all(sum(each.leads for each in members) == 1 for members in groups.values())
 
         eventually(decided, SOON_SECONDS)
-        # For longer than they would lead without a heartbeat of their own.
+        # Longer than a leader lasts without heartbeats.
         over = time.monotonic() + 1.5 * STEADY.heartbeat_timeout_seconds
         number = 0
         while time.monotonic() < over:
             number += 1
-            # What a Go program says there, and what nobody understands.
+            # The heartbeat of a Go program, and a malformed record.
             producer.produce("shared", b'{"leader": "somebody"}', b"heartbeat", 0)
             producer.produce("shared", b"\xff" * number, b"thresher.neli:sales", number % 5)
             producer.flush(10)
@@ -506,7 +509,7 @@ def neli_shared(stage: Stage) -> None:
             assert not any(isinstance(change, Fenced) for each in members for change in each.changes)
 
 
-def test_applications_that_share_a_wide_topic_with_strangers_have_a_leader_each(played: Played) -> None:
+def test_applications_sharing_a_leader_topic_have_one_leader_each(played: Played) -> None:
     played["neli_shared"].result()
 
 
@@ -523,7 +526,7 @@ def neli_internal(stage: Stage) -> None:
     well_formed(one.changes)
 
 
-def test_the_brokers_own_topic_decides_without_heartbeats_of_ours(played: Played) -> None:
+def test_an_internal_leader_topic_works_without_our_heartbeats(played: Played) -> None:
     played["neli_internal"].result()
 
 
@@ -554,7 +557,7 @@ def neli_read_only(stage: Stage) -> None:
     denied.stop()
 
 
-def test_a_topic_that_we_may_only_read_decides_and_what_is_denied_is_an_error_to_act_on(played: Played) -> None:
+def test_a_read_only_leader_topic_works_and_denials_are_errors(played: Played) -> None:
     played["neli_read_only"].result()
 
 
@@ -574,5 +577,5 @@ def neli_graceful(stage: Stage) -> float:
 
 
 def test_a_member_that_stops_leaves_at_once(played: Played) -> None:
-    # Seen: 0.4 s; a session would be 26.
+    # Measured: 0.4 s; a session timeout would be 26 s.
     assert played["neli_graceful"].result() < AT_ONCE_SECONDS

@@ -1,4 +1,4 @@
-"""Credentials and permissions that are refused for a while are waited out; after the grace, somebody has to act."""
+"""Refused credentials and permissions are retried during the grace; after it, the error needs a person."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -39,7 +39,7 @@ from thresher.spark.session.session import Session
 PATIENT = ElectionSettings(grace_seconds=600.0)
 
 
-def test_a_leader_whose_group_is_denied_for_a_while_competes_on(stack: Stack, topic_prefix: str) -> None:
+def test_a_leader_competes_on_after_a_temporary_group_denial(stack: Stack, topic_prefix: str) -> None:
     group, topic = f"{topic_prefix}group", f"{topic_prefix}leader"
     guard = Guard(stack.kafka.bootstrap)
     guard.admit(topic_prefix)
@@ -48,7 +48,7 @@ def test_a_leader_whose_group_is_denied_for_a_while_competes_on(stack: Stack, to
     with Watched(Neli(topic=topic, group=group, kafka=login, settings=PATIENT)) as one:
         first = one.leading(SESSION_SECONDS)
         guard._bind(denial)
-        # Its signs of life are refused: it steps down in time, and says why it does not lead.
+        # Its heartbeats are refused: the leader steps down in time, and reports why.
         one.until(lambda it: isinstance(it.changes[-1], Fenced | Revoked), SESSION_SECONDS)
         one.until(lambda it: "uthorization" in str(it.leadership.trouble), SESSION_SECONDS)
         guard._unbind(denial)
@@ -66,7 +66,7 @@ def set_password(stack: Stack, user: str, password: str) -> None:
     client.alter_user_scram_credentials([wanted])[user].result()
 
 
-def test_a_harvest_whose_credentials_are_accepted_later_is_unready_and_then_leads(
+def test_a_harvest_leads_once_its_credentials_are_accepted(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
     place = Place(stack, dsn, topic_prefix)
@@ -80,7 +80,7 @@ def test_a_harvest_whose_credentials_are_accepted_later_is_unready_and_then_lead
             closing(StatusPages(harvest)) as board,
         ):
             eventually(lambda: "mend the credentials" in str(election.trouble), RELAYED_SECONDS)
-            # Once its servers were reached, nothing else is in the way.
+            # Its servers were reached: only the credentials keep the harvest from leading.
             eventually(lambda: readiness(board.vitals()).reason == "election-waits", RELAYED_SECONDS)
             assert not readiness(board.vitals()).good
             assert "mend the credentials" in board.picture()["waiting_for"]
@@ -102,9 +102,7 @@ def refused_by_database(stack: Stack, dsn: str, grace: float) -> Lease:
 
 
 @pytest.mark.parametrize("refused", [refused_by_kafka, refused_by_database])
-def test_credentials_that_stay_refused_are_an_error_to_act_on_after_the_grace(
-    stack: Stack, dsn: str, refused: Callable[..., Any]
-) -> None:
+def test_credentials_refused_beyond_the_grace_are_an_error(stack: Stack, dsn: str, refused: Callable[..., Any]) -> None:
     leadership = refused(stack, dsn, 3.0)
     began = leadership.now()
     leadership.start()

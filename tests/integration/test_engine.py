@@ -1,7 +1,7 @@
-"""What functions do, good and bad, and what becomes of their shard; on a real Spark.
+"""Functions that work and functions that fail, and the fate of their shards, on a real Spark.
 
-Bounds are what a slow machine that stalls takes. Seen on a quick one: a restart took 0.6 s, the end of a silent task
-0.7 s more than its silence is borne.
+Time limits allow for a slow machine that stalls. Measured on a fast one: a restart took 0.6 s; a silent task was ended
+0.7 s after its time limit.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def test_figures_and_events_reach_the_driver(engines: Engines) -> None:
         assert shard.host
 
 
-def test_an_observer_that_fails_harms_nobody(engines: Engines) -> None:
+def test_a_failing_observer_does_not_disturb_the_engine(engines: Engines) -> None:
     def observer(*_event: object) -> None:
         raise ValueError("no")
 
@@ -84,10 +84,10 @@ def test_an_observer_that_fails_harms_nobody(engines: Engines) -> None:
     ],
     ids=["told", "untold"],
 )
-def test_shards_that_fail_are_restarted_and_their_neighbour_left_alone(
+def test_failed_shards_are_restarted_and_their_neighbour_is_not(
     engines: Engines, tmp_path: Path, errors: dict[str, str]
 ) -> None:
-    # Each shard fails in its own way once the last, their neighbour, is up.
+    # Each of the others fails in its own way once the last shard is up.
     go = tmp_path / "go"
     chain = (TICKS, ("misbehave", {"how": list(errors), "when": str(go)}), TALLY)
     with engines(*chain, shards=len(errors) + 1, memory_bytes=400 << 20, silence_seconds=8.0) as engine:
@@ -111,7 +111,7 @@ def test_shards_that_fail_are_restarted_and_their_neighbour_left_alone(
         ([("breaks_on_import:read", {}), TALLY], "RuntimeError: this module is broken"),
     ],
 )
-def test_what_no_retry_helps_fails_its_shard_at_once(engines: Engines, chain: list[Any], error: str) -> None:
+def test_a_permanent_error_fails_its_shard_at_once(engines: Engines, chain: list[Any], error: str) -> None:
     with engines(*chain, shards=1) as engine:
         with pytest.raises(ShardsFailed, match="1 of 1 shards failed for good: shard 0: ") as raised:
             engine.wait(60)
@@ -128,7 +128,7 @@ def test_the_type_of_an_error_survives_the_trip_through_spark(engines: Engines) 
         shard = engine.snapshot().shards[0]
     assert isinstance(outcome, Fatal)
     assert (shard.state, shard.attempt, shard.last_error) == (Phase.FAILED, 1, "Hopeless: there is no such thing")
-    # As a worker imports it: not the module that this test would import.
+    # The module under the name by which a worker imports it.
     assert type(outcome.error.exception) is importlib.import_module("functions").Hopeless
     assert "in raise_fatal" in outcome.error.trace
 
@@ -142,7 +142,7 @@ def test_a_failed_shard_leaves_its_neighbour_running(engines: Engines) -> None:
         assert engine.snapshot().shards[1].state is Phase.STOPPED
 
 
-def test_a_shard_is_given_up_where_the_policy_says(engines: Engines) -> None:
+def test_a_shard_fails_after_its_last_restart(engines: Engines) -> None:
     chain = (TICKS, ("misbehave", {"how": "raise_error", "always": True}), TALLY)
     with engines(*chain, shards=1, restarts=2, back_off_seconds=0.05) as engine:
         with pytest.raises(ShardsFailed, match="ValueError: a bad day"):
@@ -160,7 +160,7 @@ def test_counts_are_summed_over_attempts(engines: Engines) -> None:
         assert after.gauges["last"] <= after.counts["rows"] - before.counts["rows"]
 
 
-def test_the_open_batch_is_finished_on_a_stop(engines: Engines, tmp_path: Any) -> None:
+def test_a_stop_finishes_the_open_batch(engines: Engines, tmp_path: Any) -> None:
     trace = tmp_path / "trace"
     with engines(("ticks", {"every": 0.01}), ("slow", {"trace": str(trace), "seconds": 1.0})) as engine:
         until(engine, lambda _: trace.exists() and trace.read_text().count("begin") >= 2)
@@ -172,26 +172,24 @@ def test_the_open_batch_is_finished_on_a_stop(engines: Engines, tmp_path: Any) -
     assert begun == ended
 
 
-def test_a_batch_that_never_ends_is_ended_after_the_grace(engines: Engines) -> None:
+def test_a_batch_that_never_ends_is_killed_after_the_grace(engines: Engines) -> None:
     with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY, grace_seconds=1.0) as engine:
         until(engine, lambda shot: shot.shards[0].counts.get("misbehaved") and shot.shards[1].counts)
-        # It raises where the shards did not end in time and everything was ended by force. Seen: 1.5 s.
+        # `stop` raises when the shards did not end in time and were killed. Measured: 1.5 s.
         assert engine.stop().shards[0].state is Phase.STOPPED
 
 
-def test_a_stop_ends_a_shard_that_waits_for_its_back_off(engines: Engines) -> None:
+def test_a_stop_ends_a_shard_during_its_back_off(engines: Engines) -> None:
     chain = (TICKS, ("misbehave", {"how": "raise_error", "always": True}), TALLY)
     with engines(*chain, back_off_seconds=600.0, back_off_most_seconds=600.0) as engine:
         until(engine, lambda shot: shot.shards[0].state is Phase.BACKING_OFF and shot.shards[1].counts)
         engine.request_stop()
-        shot = engine.wait(60)  # seen: 0.3
+        shot = engine.wait(60)  # Measured: 0.3 s.
         assert shot.state is EngineState.DONE
         assert (shot.shards[0].state, shot.shards[0].attempt) == (Phase.STOPPED, 1)
 
 
-def test_a_shard_without_a_slot_is_reported_as_waiting_and_runs_when_there_is_one_or_can_be_stopped(
-    engines: Engines, spark: Session
-) -> None:
+def test_a_shard_without_a_slot_waits_and_can_be_stopped(engines: Engines, spark: Session) -> None:
     with engines(TICKS, TALLY, shards=SLOTS) as first:
         up(first)
         with engines(TICKS, TALLY, shards=2, slot_seconds=0.5) as second:
@@ -214,12 +212,12 @@ def test_a_stop_before_anything_runs_leaves_nothing_running(engines: Engines) ->
         assert shot.state is EngineState.DONE
 
 
-def test_kill_finishes_nothing_and_says_so(engines: Engines) -> None:
+def test_kill_finishes_no_batch_and_says_so(engines: Engines) -> None:
     with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY, grace_seconds=600.0) as engine:
         until(engine, lambda shot: shot.shards[0].counts.get("misbehaved"))
         engine.kill()
         with pytest.raises(StopForced):
-            engine.wait(60)  # seen: 0.2
+            engine.wait(60)  # Measured: 0.2 s.
 
 
 def test_the_programs_spark_is_used_and_not_stopped(engines: Engines, spark: Session) -> None:
@@ -258,21 +256,21 @@ def test_a_remote_spark_is_refused(engines: Engines, monkeypatch: pytest.MonkeyP
         ([TICKS, ("raises_fatal", {"stdout": True})], "Hopeless: there is no such thing"),
     ],
 )
-def test_the_first_error_is_told_whatever_comes_after_it(engines: Engines, chain: list[Any], error: str) -> None:
+def test_the_first_error_is_reported_despite_later_ones(engines: Engines, chain: list[Any], error: str) -> None:
     with engines(*chain, shards=1) as engine:
         with pytest.raises(ShardsFailed) as raised:
             engine.wait(60)
         assert error in str(raised.value)
 
 
-def test_closing_that_hangs_is_ended_and_the_error_before_it_told(engines: Engines) -> None:
+def test_a_hanging_close_is_killed_and_the_first_error_reported(engines: Engines) -> None:
     chain: list[tuple[str, dict[str, Any]]] = [("fails_to_close", {"how": "hang"}), ("raises_fatal", {})]
     told = "after Hopeless: there is no such thing, closing was not finished"
     with engines(*chain, shards=1, grace_seconds=0.5, restarts=0) as engine, pytest.raises(ShardsFailed, match=told):
         engine.wait(60)
 
 
-def test_a_child_that_a_function_forked_ends_with_its_task(engines: Engines) -> None:
+def test_a_child_forked_by_a_function_ends_with_its_task(engines: Engines) -> None:
     events: list[Any] = []
     with engines(TICKS, ("forks", {}), shards=1, observer=lambda *event: events.append(event)) as engine:
         until(engine, lambda shot: events and shot.shards[0].counts.get("rows", 0) > 3)
@@ -289,10 +287,8 @@ def test_a_configuration_may_hold_objects_of_the_functions_module(engines: Engin
         assert engine.wait(60).shards[0].counts == {"rows": 3}
 
 
-def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(
-    engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # It is given a moment: here one that a machine that stalls does not use up.
+def test_a_wait_returns_after_a_slow_observer_saw_everything(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The engine waits a bounded time for observers: here longer than any stall of the machine.
     monkeypatch.setattr("thresher.spark.driver.observer._CLOSE_SECONDS", 60.0)
     seen = []
 
@@ -306,7 +302,7 @@ def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(
     assert [shard.events_dropped for shard in shot.shards] == [0] * 4
 
 
-def test_a_session_thread_that_breaks_ends_the_engine(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_session_thread_ends_the_engine(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thresher.spark.driver.engine.Engine._shutdown_hook", lambda *_: 1 / 0)
     with engines(TICKS, TALLY) as engine, pytest.raises(EngineLost, match="ZeroDivisionError"):
         engine.wait(60)

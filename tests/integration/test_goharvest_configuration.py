@@ -1,4 +1,4 @@
-"""A relay that is told what to do by a file written for goharvest, on a table made for goharvest."""
+"""A relay with a configuration file and a table that were made for goharvest."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from thresher.outbox import Message, Shape
 from thresher.spark.session.session import Session
 
 
-def test_a_file_of_goharvests_relays_its_table(
+def test_a_configuration_file_of_goharvest_relays_its_table(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     at = Place(stack, dsn, topic_prefix, shape=Shape.GOHARVEST)

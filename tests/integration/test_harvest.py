@@ -1,4 +1,4 @@
-"""The life of a harvest: competing, leading, losing leadership, and what its listeners are told."""
+"""The life of a harvest: competing, leading, losing leadership, and the events for its listeners."""
 
 import logging
 import threading
@@ -26,7 +26,7 @@ from thresher.spark.session.session import Session
 from thresher.testing.leadership import Ballot, StagedLeadership
 
 NONE = ElectionSettings(kind=ElectionKind.NONE)
-# Nobody loses it by being slow; whoever stops gives it back.
+# Long enough that no slow process loses its lease. A process that stops releases it.
 LEASE = ElectionSettings(lease_seconds=20.0)
 
 
@@ -62,10 +62,10 @@ def values(place: Place, count: int) -> list[int]:
     return sorted(int(message.value() or b"") for message in place.read(count))
 
 
-def test_a_harvest_leads_relays_tells_its_listeners_and_stops(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_harvest_leads_relays_notifies_listeners_and_stops(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     harvest = made(place)
 
-    # The first of them: its trouble is its own.
+    # The first listener fails; the others are called nevertheless.
     @harvest.on_event
     def failing(_event: Event) -> None:
         raise RuntimeError("the listener's own trouble")
@@ -80,7 +80,7 @@ def test_a_harvest_leads_relays_tells_its_listeners_and_stops(place: Place, capl
         with pytest.raises(HarvestMisused):
             harvest.start()
         assert values(place, 100) == list(range(100))
-        # The term of what it relays is its leader id.
+        # The term in the control row is the leader id.
         assert place.sql("SELECT term FROM thresher_relay")[0][0] == harvest.leader_id
         assert harvest.is_leader
         listener.until(lambda: any(event.relayed == 100 for event in listener.of(MeterRead)))
@@ -99,7 +99,7 @@ def test_a_harvest_leads_relays_tells_its_listeners_and_stops(place: Place, capl
         harvest.start()
 
 
-def test_a_harvest_that_was_stopped_before_it_began_is_over() -> None:
+def test_a_harvest_stopped_before_its_start_does_not_run() -> None:
     from thresher.db import TableName
     from thresher.relay.settings import Settings
 
@@ -112,7 +112,7 @@ def test_a_harvest_that_was_stopped_before_it_began_is_over() -> None:
 
 
 def touching(place: Place) -> list[Any]:
-    """What the relay has open in its database, but for probes, or has ever made there."""
+    """Return the relay's sessions except probes, and the tables that it has made."""
     open_ = place.sql(
         "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s "
         "AND application_name NOT LIKE %s",
@@ -123,13 +123,13 @@ def touching(place: Place) -> list[Any]:
 
 
 def uses(place: Place) -> list[Any]:
-    """How often the outbox was read and written, by whomever, as far as sessions have reported it: at their end."""
+    """Return how often the outbox was read and written. A session reports its numbers when it ends."""
     return place.sql(
         "SELECT n_tup_ins, n_tup_upd, n_tup_del, seq_scan, idx_scan FROM pg_stat_user_tables WHERE relname = 'outbox'"
     )
 
 
-def test_a_standby_leaves_the_database_alone_and_leadership_that_ends_ends_the_relay(place: Place) -> None:
+def test_a_standby_leaves_the_database_alone_before_and_after_leading(place: Place) -> None:
     election = StagedLeadership()
     harvest = made(place, election=election)
     listener = Listener(harvest)
@@ -143,14 +143,14 @@ def test_a_standby_leaves_the_database_alone_and_leadership_that_ends_ends_the_r
         election.grant()
         assert values(place, 10) == list(range(10))
         first = harvest.leader_id
-        # Settled too: what was sent and is not settled is still pending.
+        # Wait for settling too: a row that was sent and is not settled is still pending.
         eventually(lambda: harvest.relayed == 10 and place.pending() == 0, RELAYED_SECONDS)
 
         election.fence("the line was cut")
         assert not harvest.is_leader
         listener.until(lambda: listener.of(LeaderFenced) == [LeaderFenced(reason="the line was cut")])
         name = place.settings().name
-        # Nothing of it is left.
+        # The relay left no session behind.
         eventually(
             lambda: (
                 not place.sql("SELECT 1 FROM pg_stat_activity WHERE application_name LIKE %s", f"{sessions(name)}%")
@@ -170,17 +170,15 @@ def test_a_standby_leaves_the_database_alone_and_leadership_that_ends_ends_the_r
     assert len(listener.of(LeaderAcquired)) == 2
 
 
-def test_one_that_was_superseded_although_it_was_elected_competes_again(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_superseded_but_elected_harvest_competes_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     harvest = made(place, election=StagedLeadership(Ballot()))
     listener = Listener(harvest)
     stash(place, 0, 10)
     with harvest:
         values(place, 10)
-        # Somebody who knows no election.
+        # A relay without an election.
         with place.relaying(shards=1) as other:
-            # Which is superseded in its turn, and for good; before it has begun, where it is slow.
+            # The harvest supersedes this relay in turn; a slow relay is superseded before it begins.
             assert isinstance(other.ended(), Superseded)
         stash(place, 10, 10)
         assert values(place, 20) == list(range(20))
@@ -188,7 +186,7 @@ def test_one_that_was_superseded_although_it_was_elected_competes_again(
     assert "use the same election" in caplog.text
 
 
-def test_without_an_election_the_newest_leads_and_the_older_ends_as_superseded(place: Place) -> None:
+def test_without_an_election_a_newer_harvest_supersedes_the_older(place: Place) -> None:
     harvest = made(place, election=NONE)
     harvest.start()
     eventually(lambda: harvest.term, RELAYED_SECONDS)
@@ -197,7 +195,7 @@ def test_without_an_election_the_newest_leads_and_the_older_ends_as_superseded(p
     assert harvest.state is State.STOPPED
 
 
-def test_what_somebody_has_to_act_on_ends_it(place: Place) -> None:
+def test_an_error_that_needs_a_person_ends_the_harvest(place: Place) -> None:
     from thresher.db import TableName
 
     harvest = made(place, election=NONE, settings={"outbox": TableName(table="nowhere")})
@@ -205,7 +203,7 @@ def test_what_somebody_has_to_act_on_ends_it(place: Place) -> None:
         harvest.wait(60)
 
 
-def test_of_two_one_waits_and_goes_on_when_the_other_stops(place: Place) -> None:
+def test_the_standby_leads_when_the_leader_stops(place: Place) -> None:
     one, other = made(place), made(place)
     listener = Listener(other)
     with one:
@@ -249,7 +247,7 @@ def test_clients_and_logger_can_be_the_callers_own(place: Place) -> None:
     assert logging.getLogger("thresher").propagate
 
 
-def test_a_harvest_of_what_cannot_work_is_not_started(place: Place) -> None:
+def test_a_harvest_with_an_invalid_configuration_does_not_start(place: Place) -> None:
     harvest = made(place, settings={"name": "no name", "shards": 0, "producer": {"acks": 1}, "producer_factory": None})
     with pytest.raises(ConfigurationInvalid, match=r"name: .*\n.*shards: .*\n.*producer.acks: ") as caught:
         harvest.start()

@@ -1,4 +1,4 @@
-"""Events say what has happened, when it has happened; and what is in flight is known until it is purged."""
+"""Events are announced after the change that they report; records are in flight until they are purged."""
 
 import uuid
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def stash(place: Place, count: int, topic: str | None = None) -> None:
 
 
 def heard(harvest: Harvest, kind: type[Event]) -> list[Any]:
-    """Keep the events of a kind as they are told."""
+    """Return a list to which the harvest adds its events of a kind."""
     events: list[Any] = []
 
     @harvest.on_event
@@ -68,7 +68,7 @@ def test_a_leadership_is_revoked_after_its_last_row(place: Place) -> None:
         eventually(lambda: harvest.relayed >= 100, RELAYED_SECONDS)
         election.revoke()
         eventually(lambda: left, RELAYED_SECONDS)
-        # A batch that was open when it was revoked has been finished before, or is another leader's.
+        # A batch that was open at the revocation was finished before it, or is sent by another leader.
         assert left == [place.pending()]
         assert 0 < left[0] < 3_000
     assert left == [place.pending()]
@@ -90,13 +90,11 @@ def half(leader_id: uuid.UUID | str | None) -> bytes:
     return uuid.UUID(str(leader_id)).bytes[:8]
 
 
-def test_rows_that_are_marked_anew_refresh_the_leader_and_a_mark_tells_whose_it_is(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_marked_again_refresh_the_leader_id(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     harvest = made(place, delivery=Delivery.AT_LEAST_ONCE, limits={"grace_seconds": 600.0})
     refreshed = heard(harvest, LeaderRefreshed)
-    # Marked, held, and marked again every few seconds, since its topic is not there.
+    # The topic is missing: its row is marked, held, and marked again every few seconds.
     stash(place, 1, f"{place.prefix}missing")
     with harvest, closing(StatusPages(harvest)) as board:
 
@@ -123,11 +121,11 @@ def still(condition: Callable[[], object], harvest: Harvest) -> None:
 
 
 @pytest.mark.parametrize("delivery", Delivery)
-def test_records_are_in_flight_with_their_keys_until_their_rows_are_purged(place: Place, delivery: Delivery) -> None:
+def test_records_are_in_flight_until_their_rows_are_purged(place: Place, delivery: Delivery) -> None:
     place.stash(*(Message(topic=place.topic, key=key, value=b"v") for key in (b"\xff", b"b")))
     harvest = made(place, delivery=delivery)
     with psycopg.connect(place.dsn) as holder:
-        # Rows that can be read and marked, and not be removed.
+        # A lock allows reading and marking the rows, and blocks deleting them.
         holder.execute("SELECT 1 FROM outbox FOR KEY SHARE")
         with harvest:
             place.read(2)

@@ -1,4 +1,4 @@
-"""Each message once: by a row in the transaction in which it is processed, on a real database."""
+"""Each message is processed once, by an inbox row in the processing transaction, on a real database."""
 
 import logging
 import re
@@ -52,7 +52,7 @@ def works(observer: psycopg.Connection[Any]) -> list[int]:
     return [number for (number,) in observer.execute("SELECT n FROM work ORDER BY n")]
 
 
-def test_the_first_time_runs_and_a_repeat_does_not(
+def test_a_message_is_processed_once_and_a_repeat_is_not(
     own: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     inbox = Inbox()
@@ -67,7 +67,7 @@ def test_the_first_time_runs_and_a_repeat_does_not(
         assert first, "each context processes it once"
 
 
-def test_nothing_is_entered_where_the_caller_rolls_back(
+def test_a_rollback_of_the_caller_removes_the_inbox_row(
     own: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     with Inbox().once(own, "m1"):
@@ -79,7 +79,7 @@ def test_nothing_is_entered_where_the_caller_rolls_back(
 
 
 @pytest.mark.parametrize("open_before", [True, False])
-def test_an_exception_in_the_block_takes_the_row_back_whatever_the_caller_commits(
+def test_an_exception_in_the_block_removes_the_inbox_row(
     own: psycopg.Connection[Any], observer: psycopg.Connection[Any], open_before: bool
 ) -> None:
     if open_before:
@@ -96,13 +96,13 @@ def _fail(connection: psycopg.Connection[Any]) -> None:
     raise ZeroDivisionError
 
 
-def test_in_a_pipeline_the_first_time_is_the_first(own: psycopg.Connection[Any]) -> None:
+def test_a_message_is_first_in_pipeline_mode_too(own: psycopg.Connection[Any]) -> None:
     for expected in (True, False):
         with own.pipeline(), Inbox().once(own, "m1") as first:
             assert first is expected
 
 
-def test_a_statement_that_fails_in_the_block_costs_the_block_alone(
+def test_a_failed_statement_rolls_back_its_block_alone(
     own: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     own.execute("INSERT INTO work VALUES (1)")
@@ -112,7 +112,7 @@ def test_a_statement_that_fails_in_the_block_costs_the_block_alone(
     assert (rows(observer), works(observer)) == (set(), [1])
 
 
-def test_in_a_transaction_of_an_autocommit_connection_it_is_part_of_that(
+def test_an_inbox_row_joins_a_transaction_of_an_autocommit_connection(
     dsn: str, observer: psycopg.Connection[Any]
 ) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -125,7 +125,7 @@ def test_in_a_transaction_of_an_autocommit_connection_it_is_part_of_that(
     assert len(rows(observer)) == 1
 
 
-def test_of_many_at_once_one_is_first_and_the_others_wait_for_it(dsn: str, observer: psycopg.Connection[Any]) -> None:
+def test_concurrent_repeats_wait_for_the_first(dsn: str, observer: psycopg.Connection[Any]) -> None:
     found: list[bool] = []
     ready = threading.Barrier(16)
 
@@ -147,7 +147,7 @@ def test_of_many_at_once_one_is_first_and_the_others_wait_for_it(dsn: str, obser
     assert works(observer) == [1]
 
 
-def test_whoever_waits_is_first_where_the_other_rolls_back(
+def test_a_waiting_repeat_is_first_when_the_other_rolls_back(
     dsn: str, own: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     found: list[bool] = []
@@ -171,7 +171,7 @@ def _waits(connection: psycopg.Connection[Any]) -> bool:
 
 
 @pytest.mark.timeout(60)
-def test_waiting_has_an_end_and_leaves_the_transaction_and_its_limits_as_they_were(
+def test_a_wait_that_times_out_leaves_the_transaction_usable(
     dsn: str, own: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     with Inbox().once(own, "m1"), psycopg.connect(dsn) as other:
@@ -187,7 +187,7 @@ def test_waiting_has_an_end_and_leaves_the_transaction_and_its_limits_as_they_we
     assert rows(observer) == {("", "m2")}
 
 
-def test_a_repeat_is_warned_of_or_raised_if_asked(
+def test_a_repeat_is_logged_or_raised_on_request(
     own: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with Inbox().once(own, "m1", "billing"):
@@ -197,7 +197,7 @@ def test_a_repeat_is_warned_of_or_raised_if_asked(
     assert "message m1 was processed before by billing, and is skipped" in caplog.text
     own.execute("INSERT INTO work VALUES (1)")
     with pytest.raises(MessageRepeated, match="m1"), Inbox(on_repeat=OnRepeat.RAISE).once(own, "m1", "billing"):
-        raise AssertionError("it does not run")
+        raise AssertionError("the handler must not run")
     assert own.execute("SELECT count(*) FROM work").fetchone() == (1,), "the transaction goes on"
 
 
@@ -222,7 +222,7 @@ def test_a_guarded_handler_runs_once(own: psycopg.Connection[Any]) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "x" * 256, None, 1.5, b"m", True, "a\0b", "\ud800"])
-def test_what_can_be_no_id_is_refused_before_anything_is_written(own: psycopg.Connection[Any], given: Any) -> None:
+def test_an_invalid_message_id_is_refused_before_any_write(own: psycopg.Connection[Any], given: Any) -> None:
     own.execute("INSERT INTO work VALUES (1)")
     with pytest.raises(InvalidInput, match="message id"), Inbox().once(own, given):
         pass
@@ -231,7 +231,7 @@ def test_what_can_be_no_id_is_refused_before_anything_is_written(own: psycopg.Co
         pass
 
 
-def test_what_is_no_connection_is_refused() -> None:
+def test_an_object_that_is_no_connection_is_refused() -> None:
     with pytest.raises(UnsupportedConnection), Inbox().once("dsn", "m1"):  # type: ignore[arg-type]
         pass
     for seconds in (0, -1, float("nan"), 86_401, "10", True):
@@ -260,7 +260,7 @@ def test_old_rows_are_removed_in_batches(dsn: str, observer: psycopg.Connection[
             Inbox().trim(connection, 0)
 
 
-def test_removing_a_batch_of_many_reads_no_more_than_that(observer: psycopg.Connection[Any]) -> None:
+def test_removing_a_batch_reads_no_rows_beyond_it(observer: psycopg.Connection[Any]) -> None:
     observer.execute(
         "INSERT INTO thresher_inbox SELECT 'c', n::text, clock_timestamp() - n * interval '1 second' "
         "FROM generate_series(0, 20000) n"
@@ -272,7 +272,7 @@ def test_removing_a_batch_of_many_reads_no_more_than_that(observer: psycopg.Conn
     assert "Index Cond: (received_time <" in plan, plan
 
 
-def test_tables_are_made_once_and_judged(observer: psycopg.Connection[Any]) -> None:
+def test_inbox_tables_are_created_once_and_checked(observer: psycopg.Connection[Any]) -> None:
     assert create_inbox(observer, NAME) is False
     assert check_inbox(observer, NAME) == ()
     other = TableName(table="other")

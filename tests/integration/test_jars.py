@@ -18,13 +18,13 @@ FETCH = f"from thresher.devstack.jars import jars_of; print(jars_of({VERSION!r})
 
 @pytest.fixture(scope="module")
 def locked() -> Path:
-    """The genuine jars, from the cache that all runs share."""
+    """Return the genuine jars, from the cache that all test runs share."""
     return jars.jars_of(VERSION)
 
 
 @pytest.fixture
 def repository(locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository on disk in place of the network, and an empty cache."""
+    """Replace the network by a repository on disk, and the cache by an empty one."""
     directory = tmp_path / "repository"
     directory.mkdir()
     for jar in locked.glob("*.jar"):
@@ -55,7 +55,7 @@ def test_an_unknown_version_is_refused() -> None:
         jars.read_lock("1.0.0")
 
 
-def test_all_jars_are_fetched_with_progress_and_nothing_else_stays(repository: Path, tmp_path: Path) -> None:
+def test_all_jars_are_fetched_with_progress_and_nothing_else_remains(repository: Path, tmp_path: Path) -> None:
     steps: list[tuple[str, int, int]] = []
     directory = jars.jars_of(VERSION, lambda *step: steps.append(step))
     wanted = {jar.file for jar in jars.read_lock(VERSION)}
@@ -70,7 +70,7 @@ def test_a_second_run_asks_no_repository(repository: Path, monkeypatch: pytest.M
     assert jars.jars_of(VERSION) == first
 
 
-def test_a_jar_that_the_repository_changed_is_named_and_not_used(repository: Path, tmp_path: Path) -> None:
+def test_a_jar_changed_in_the_repository_is_named_not_used(repository: Path, tmp_path: Path) -> None:
     victim = repository / "kafka-clients-4.2.1.jar"
     victim.unlink()
     victim.write_bytes(b"not the jar")
@@ -79,7 +79,7 @@ def test_a_jar_that_the_repository_changed_is_named_and_not_used(repository: Pat
     assert cached(tmp_path) == []
 
 
-def test_a_jar_that_changed_in_the_cache_is_named_and_not_used(repository: Path) -> None:
+def test_a_jar_changed_in_the_cache_is_named_not_used(repository: Path) -> None:
     directory = jars.jars_of(VERSION)
     victim = directory / "kafka-clients-4.2.1.jar"
     content = bytearray(victim.read_bytes())
@@ -96,7 +96,7 @@ def test_a_jar_that_is_not_locked_is_not_run(repository: Path) -> None:
     assert len(jars.classpath(VERSION).split(":")) == len(jars.read_lock(VERSION))
 
 
-def test_a_jar_that_the_repository_lacks_is_an_error_with_its_name(repository: Path, tmp_path: Path) -> None:
+def test_a_jar_missing_in_the_repository_is_named(repository: Path, tmp_path: Path) -> None:
     (repository / "kafka-clients-4.2.1.jar").unlink()
     with pytest.raises(StackProblem, match="kafka-clients"):
         jars.jars_of(VERSION)
@@ -105,7 +105,7 @@ def test_a_jar_that_the_repository_lacks_is_an_error_with_its_name(repository: P
 
 def test_a_half_finished_download_is_never_used(repository: Path, tmp_path: Path) -> None:
     directory = jars.jars_of(VERSION)
-    # As a kill in the middle leaves it: a stage, and no target.
+    # A kill during the download leaves a temporary file and no jar.
     stage = directory.with_name(f"{directory.name}.stage")
     directory.rename(stage)
     for jar in list(stage.glob("*.jar"))[10:]:
@@ -123,10 +123,8 @@ def test_runs_that_start_together_fetch_once(repository: Path, tmp_path: Path) -
     assert len(cached(tmp_path)) == 1
 
 
-def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_moves_it(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nobody can make a directory there, root included.
+def test_an_unwritable_cache_is_named_with_its_variable(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not even root can make a directory there.
     monkeypatch.setenv("THRESHER_CACHE", "/proc/thresher")
     with pytest.raises(PlaceUnusable, match=r"cannot use /proc/thresher.*THRESHER_CACHE"):
         jars.jars_of(VERSION)
@@ -134,7 +132,7 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_moves_it
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A place for 10 MB: a small file system where we may mount one, else a limit on the size of files."""
+    """Provide a directory with room for 10 MB: a small file system, or a limit on file sizes if mounting is refused."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = (
@@ -150,9 +148,7 @@ def small_disk(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
         subprocess.run(["umount", "-l", place], check=True)
 
 
-def test_a_full_disk_while_fetching_is_an_error_and_leaves_nothing_to_use(
-    repository: Path, small_disk: tuple[Path, list[str]]
-) -> None:
+def test_a_full_disk_while_fetching_leaves_no_usable_jar(repository: Path, small_disk: tuple[Path, list[str]]) -> None:
     place, limit = small_disk
     lines = [*limit, "import json", "from thresher.devstack.problem import StackProblem"]
     lines += ["try:", f"    {FETCH}", "except StackProblem as error:", "    print(json.dumps(str(error)))"]

@@ -1,4 +1,4 @@
-"""The archive of a relay's leader: works while it leads, and cannot harm relaying."""
+"""The archive of a relay's leader: runs only while the relay leads, and never disturbs relaying."""
 
 import threading
 from pathlib import Path
@@ -35,7 +35,7 @@ def place(dsn: str, tmp_path: Path) -> OutboxPlace:
 
 @pytest.fixture
 def failing(place: OutboxPlace) -> LeaderArchive:
-    """An archive whose directory is a file."""
+    """Return an archive that fails, because its directory is a file."""
     place.directory.write_text("")
     return LeaderArchive(place.job("files", seconds=100))
 
@@ -45,7 +45,7 @@ def figures(archive: LeaderArchive) -> dict[str, float]:
     return {each.family.name: each.value for each in found if isinstance(each.value, float | int)}
 
 
-def test_a_harvest_archives_what_it_has_stamped(
+def test_a_harvest_archives_its_stamped_rows(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -65,13 +65,13 @@ def test_a_harvest_archives_what_it_has_stamped(
     assert OutboxPlace.archived_in(tmp_path / "archive") == list(range(1, 101))
 
 
-def test_a_program_that_names_no_place_is_refused(stack: Stack, dsn: str, topic_prefix: str) -> None:
+def test_a_relative_archive_place_is_refused(stack: Stack, dsn: str, topic_prefix: str) -> None:
     settings = Place(stack, dsn, topic_prefix).settings(archive_after_seconds=1.0, archive_to="here")
     with pytest.raises(InvalidInput, match="not an absolute path"):
         Harvest(settings).start()
 
 
-def test_a_failure_is_told_and_counted_and_its_end_too(
+def test_an_archive_failure_and_its_end_are_logged_and_counted(
     failing: LeaderArchive, place: OutboxPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
     with failing.during("thresher/test"):
@@ -81,7 +81,7 @@ def test_a_failure_is_told_and_counted_and_its_end_too(
         before = figures(failing)
         assert before["thresher_archived_records_total"] == 0
         assert before["thresher_archive_failures_total"] == 2
-        assert 0 < before["thresher_archive_success_age_seconds"] < 60, "it counts from the beginning"
+        assert 0 < before["thresher_archive_success_age_seconds"] < 60, "failures are counted from the first one on"
         place.directory.unlink()
         place.directory.mkdir()
         eventually(lambda: not failing.alarms, 30)
@@ -90,10 +90,10 @@ def test_a_failure_is_told_and_counted_and_its_end_too(
     assert shown["thresher_archived_records_total"] == DUE
     assert 0 <= shown["thresher_archive_success_age_seconds"] < 30
     assert len(place.ids()) == YOUNG + WAITING
-    assert failing.success_age_seconds is None, "who does not lead archives nothing"
+    assert failing.success_age_seconds is None, "a standby archives nothing"
 
 
-def test_a_leader_makes_no_directory(place: OutboxPlace) -> None:
+def test_a_leader_creates_no_archive_directory(place: OutboxPlace) -> None:
     archive = LeaderArchive(place.job("files", seconds=100))
     with archive.during("thresher/test"):
         eventually(lambda: "a relay creates none. Mount it" in "".join(archive.alarms.values()), 30)
@@ -102,7 +102,7 @@ def test_a_leader_makes_no_directory(place: OutboxPlace) -> None:
         eventually(lambda: archive.rows == DUE, 30)
 
 
-def test_another_archiver_that_stays_is_an_alarm(place: OutboxPlace) -> None:
+def test_a_second_archiver_that_stays_is_an_alarm(place: OutboxPlace) -> None:
     archive = LeaderArchive(place.job("table", seconds=100))
     with psycopg.connect(place.dsn) as other:
         key = "hashtextextended('thresher archive ' || '\"public\".\"outbox\"', 0)"
@@ -117,7 +117,7 @@ def test_another_archiver_that_stays_is_an_alarm(place: OutboxPlace) -> None:
             eventually(lambda: not archive.alarms, 30)
 
 
-def test_nothing_that_breaks_ends_the_thread(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_error_ends_the_archive_thread(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = threading.Event()
 
     def break_it(*_: object, **__: object) -> None:
@@ -133,7 +133,7 @@ def test_nothing_that_breaks_ends_the_thread(place: OutboxPlace, monkeypatch: py
         eventually(lambda: archive.rows == DUE, 30)
 
 
-def test_the_end_of_a_term_stops_between_batches(place: OutboxPlace) -> None:
+def test_the_end_of_a_term_stops_the_archive_between_batches(place: OutboxPlace) -> None:
     place.sql("INSERT INTO outbox (kafka_topic, dispatched_time) "
               "SELECT 't', now() - interval '1 day' FROM generate_series(1, 50_000)")  # fmt: skip
     archive = LeaderArchive(place.job("table", rows=1, seconds=100))

@@ -1,4 +1,4 @@
-"""Who may have a shard's line: tried with real sockets on the line of a running engine."""
+"""Which connections get a shard's line: real sockets to the line server of a running engine."""
 
 import contextlib
 import os
@@ -22,14 +22,14 @@ TALLY: tuple[str, dict[str, Any]] = ("tally", {})
 
 
 def line_address(engine: Engine) -> DriverAddress:
-    """Where the engine's line server listens, and its token."""
+    """Return the address of the engine's line server, and its token."""
     server = engine._lifecycle.shards._server
     assert server is not None
     return server.address
 
 
 def hello(engine: Engine, **changes: Any) -> dict[str, Any]:
-    """A hello that would be welcomed, with changes."""
+    """Return a hello that the line server accepts, with changes."""
     state = engine._lifecycle.shards.records[0].state
     proper = {
         "is": "hello", "token": line_address(engine).token, "version": __version__, "shard": 0,
@@ -40,14 +40,14 @@ def hello(engine: Engine, **changes: Any) -> dict[str, Any]:
 
 
 class Client:
-    """A client of the line server that is no task."""
+    """A client of the line server other than a task."""
 
     def __init__(self, engine: Engine) -> None:
         address = line_address(engine)
         self.socket = FrameSocket(socket.create_connection((address.host, address.port), timeout=60))
 
     def answer(self, seconds: float = 60.0) -> dict[str, Any] | None:
-        """The next thing that is said; None when it hung up."""
+        """Return the next message of the line server; None when it closed the connection."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
@@ -84,10 +84,8 @@ REFUSED: list[tuple[dict[str, Any], str | None]] = [
 GARBAGE = [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02[]", b"\x7f\xff\xff\xff", b"\x00\x00"]
 
 
-def test_who_is_not_the_newest_task_of_this_engine_is_refused(
-    engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nobody is hung up on because the machine stalls between a call and its hello.
+def test_only_the_newest_task_of_this_engine_gets_the_line(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Long enough that no connection is closed because the machine stalls before its hello.
     monkeypatch.setattr("thresher.spark.driver.line_server._HELLO_SECONDS", 60.0)
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
@@ -101,7 +99,7 @@ def test_who_is_not_the_newest_task_of_this_engine_is_refused(
             untouched(engine, shard)
 
 
-def test_garbage_and_silence_are_hung_up_on(engines: Engines) -> None:
+def test_connections_with_garbage_or_silence_are_closed(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         (before, _) = up(engine)
         for garbage in GARBAGE:
@@ -111,7 +109,7 @@ def test_garbage_and_silence_are_hung_up_on(engines: Engines) -> None:
         untouched(engine, before)
 
 
-def test_a_newer_task_of_the_same_attempt_takes_the_line_and_the_older_one_ends(engines: Engines) -> None:
+def test_a_newer_task_of_an_attempt_ends_the_older_one(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         before, neighbour = up(engine)
         with Client(engine) as client:
@@ -121,22 +119,22 @@ def test_a_newer_task_of_the_same_attempt_takes_the_line_and_the_older_one_ends(
             assert answer["is"] == "welcome"
 
             def older_ended() -> bool:
-                # The newcomer says that it is there: nobody is ended for its silence. It may be hung up on by now.
+                # The newer task sends heartbeats, so that it is not ended as silent. Its line may already be closed.
                 with contextlib.suppress(ConnectionBroken):
                     client.socket.send(
                         {"is": "beat", "counts": {}, "gauges": {}, "steps": {}, "resident": 1, "dropped": 0}
                     )
                 return not alive(before.pid or 0)
 
-            eventually(older_ended, 60)  # seen: 0.1
-            # The real job ended with its task, so the newcomer's attempt is over as well.
+            eventually(older_ended, 60)  # Measured: 0.1 s.
+            # The real Spark job ended with its task, so the newer task's attempt is over too.
             until(engine, lambda shot: shot.shards[0].attempt == 2)
             while answer is not None and answer["is"] != "kill":
                 answer = client.answer()
         untouched(engine, neighbour)
 
 
-def test_many_strangers_do_not_keep_a_task_from_its_line(engines: Engines) -> None:
+def test_many_foreign_connections_do_not_block_a_tasks_line(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         before, _ = up(engine)
         clients = [Client(engine) for _ in range(300)]
@@ -147,7 +145,7 @@ def test_many_strangers_do_not_keep_a_task_from_its_line(engines: Engines) -> No
             client.socket.close()
 
 
-def test_a_task_that_talks_nonsense_loses_its_line_and_harms_nobody(engines: Engines) -> None:
+def test_a_task_that_sends_garbage_loses_only_its_own_line(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         _, neighbour = up(engine)
         with Client(engine) as client:
@@ -162,9 +160,7 @@ def test_a_task_that_talks_nonsense_loses_its_line_and_harms_nobody(engines: Eng
         untouched(engine, neighbour)
 
 
-def test_an_engine_with_a_bug_ends_instead_of_running_on_unsupervised(
-    engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_with_a_bug_ends_its_shards(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
         monkeypatch.setattr(engine._lifecycle.shards, "_on_ended", lambda *_: 1 / 0)
@@ -174,12 +170,12 @@ def test_an_engine_with_a_bug_ends_instead_of_running_on_unsupervised(
         eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), 60)
 
 
-def test_a_broken_line_ends_its_task_and_nobody_elses(engines: Engines) -> None:
+def test_a_broken_line_ends_only_its_own_task(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         before, neighbour = up(engine)
         connection = engine._lifecycle.shards.records[0].connection
         assert connection is not None
-        # As if the network had cut it: the driver's end closes without a word.
+        # As a broken network: the driver's end closes without a message.
         engine._lifecycle.loop.post(lambda: connection._drop(connection))
         after = replaced(engine, before)
         assert (after.last_error or "").startswith("it stopped unasked: the line broke")

@@ -1,4 +1,4 @@
-"""Outboxes that no relay polls: in the log alone, and with rows that leave their table at once."""
+"""Outboxes that no relay polls: messages in the log alone, and rows that are deleted as soon as they are written."""
 
 import re
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def test_messages_are_read_from_the_log_and_no_row_stays(log: Logged, way: str) 
     assert rows(log) == 0
 
 
-def test_what_is_rolled_back_is_never_read(log: Logged, way: str) -> None:
+def test_rolled_back_messages_are_never_read(log: Logged, way: str) -> None:
     made = outbox(log, way)
     with log.connection.transaction(force_rollback=True):
         made.stash(log.connection, Message(topic="never"))
@@ -80,7 +80,7 @@ def test_what_is_rolled_back_is_never_read(log: Logged, way: str) -> None:
         assert topics(read_rows(stream, 2)) == ["one", "two"]
 
 
-def test_many_come_in_their_order(log: Logged, way: str) -> None:
+def test_many_messages_are_read_in_order(log: Logged, way: str) -> None:
     messages = [Message(topic="t", key=b"%d" % number, value=b"v" * 2000) for number in range(5000)]
     with log.connection.transaction():
         outbox(log, way).stash_many(log.connection, messages)
@@ -90,7 +90,7 @@ def test_many_come_in_their_order(log: Logged, way: str) -> None:
     assert rows(log) == 0
 
 
-def test_in_a_pipeline_they_are_written_too(log: Logged, way: str) -> None:
+def test_messages_are_written_in_pipeline_mode_too(log: Logged, way: str) -> None:
     made = outbox(log, way)
     with log.connection.transaction(), log.connection.pipeline():
         made.stash(log.connection, Message(topic="one"))
@@ -100,7 +100,7 @@ def test_in_a_pipeline_they_are_written_too(log: Logged, way: str) -> None:
     assert rows(log) == 0
 
 
-def test_without_a_slot_messages_are_refused_and_the_transaction_goes_on(log: Logged, way: str) -> None:
+def test_messages_without_a_slot_are_refused_in_a_usable_transaction(log: Logged, way: str) -> None:
     now = [100.0]
     made = outbox(log, way, slot="nowhere", clock=lambda: now[0])
     with log.connection.transaction():
@@ -111,7 +111,7 @@ def test_without_a_slot_messages_are_refused_and_the_transaction_goes_on(log: Lo
     assert log.connection.execute("SELECT to_regclass('mine') IS NOT NULL").fetchone() == (True,)
 
 
-def test_the_slot_is_looked_for_once_a_second(log: Logged, way: str) -> None:
+def test_the_slot_is_looked_up_once_a_second(log: Logged, way: str) -> None:
     now = [100.0]
     made = outbox(log, way, clock=lambda: now[0])
 
@@ -127,7 +127,7 @@ def test_the_slot_is_looked_for_once_a_second(log: Logged, way: str) -> None:
     with pytest.raises(NoSlot):
         stash()
     log.slots.create(log.slot, failover=False)
-    # One that is missing is looked for each time.
+    # A missing slot is looked up by every stash.
     stash()
 
 
@@ -148,7 +148,7 @@ def test_messages_are_checked_as_for_a_table(log: Logged, way: str) -> None:
         made.stash(log.connection, Message(topic="t"))
 
 
-def test_there_are_no_receipts(log: Logged, way: str) -> None:
+def test_messages_in_the_log_have_no_receipts(log: Logged, way: str) -> None:
     with log.connection.transaction(), pytest.raises(InvalidInput, match="none that a receipt could stand for"):
         outbox(log, way).stash_many(log.connection, [Message(topic="t")], receipts=True)
     with pytest.raises(InvalidInput, match="a tail sends them"):
@@ -164,7 +164,7 @@ def test_in_autocommit_many_messages_are_one_transaction(dsn: str) -> None:
         assert len({position.commit for position in positions}) == 1
 
 
-def test_other_prefixes_and_untied_messages_are_not_read(dsn: str) -> None:
+def test_messages_with_other_prefixes_or_without_transaction_are_ignored(dsn: str) -> None:
     with logged(dsn, via="log") as log:
         log.connection.execute("SELECT pg_logical_emit_message(false, 'thresher:outbox', 'untied')")
         log.connection.execute("SELECT pg_logical_emit_message(true, 'thresher:other', 'x')")
@@ -176,7 +176,7 @@ def test_other_prefixes_and_untied_messages_are_not_read(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [Shape.GOHARVEST, Shape.DEIMOS])
-def test_rows_of_other_shapes_pass_too(dsn: str, shape: Shape) -> None:
+def test_rows_of_other_shapes_leave_their_table_too(dsn: str, shape: Shape) -> None:
     with logged(dsn) as log:
         log.connection.execute("DROP TABLE outbox")
         create_schema(log.connection, OUTBOX, shape)

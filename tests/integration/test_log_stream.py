@@ -1,4 +1,4 @@
-"""The stream of a slot on a real server: committed rows, once and in the order of commits, whatever else happens."""
+"""The stream of a slot on a real server: committed rows, once and in commit order, across faults."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from thresher.outbox import Message, Outbox, Shape, create_schema
 from thresher.tail.log_source import TableSource
 from thresher.tail.slot import check_slot, require_readable, retained_bytes
 
-# Of a server of its own: it ends whoever does not report for two seconds.
+# Settings of a server of these tests: it ends a replication connection that is silent for two seconds.
 _IMPATIENT = {"wal_sender_timeout": "2s", "log_replication_commands": "off"}
 
 
@@ -27,7 +27,7 @@ def log(dsn: str) -> Iterator[Logged]:
         yield made
 
 
-def test_rows_are_what_was_written(log: Logged) -> None:
+def test_rows_are_read_as_they_were_written(log: Logged) -> None:
     message = Message(
         topic="orders", key=b"\0k", value="ä", headers=[("a", b"1"), ("a", None), ("ü", "2")], partition=3
     )
@@ -58,7 +58,7 @@ def test_other_shapes_are_read(dsn: str, shape: Shape) -> None:
         assert row[2:10] == ("t", b"k", b"v", *headers, None, None, None)
 
 
-def test_interleaved_transactions_come_in_the_order_of_commits(log: Logged, dsn: str) -> None:
+def test_interleaved_transactions_are_read_in_commit_order(log: Logged, dsn: str) -> None:
     with log.stream() as stream, psycopg.connect(dsn) as long, psycopg.connect(dsn) as gone:
         Outbox().stash(long, Message(topic="long-1"))
         log.stash("short-1")
@@ -72,13 +72,13 @@ def test_interleaved_transactions_come_in_the_order_of_commits(log: Logged, dsn:
         assert topics(chunks) == ["short-1", "short-2", "long-1", "long-2", "short-3"]
         positions = [position for chunk in chunks for position in chunk.positions]
         assert positions == sorted(set(positions))
-        # The changes themselves are not in that order.
+        # The changes themselves are in another order in the log.
         assert positions[2].change < positions[1].change
         times = [moment for chunk in chunks for moment in chunk.commit_times]
         assert times == sorted(times)
 
 
-def test_what_a_savepoint_undid_does_not_come(log: Logged) -> None:
+def test_rows_undone_by_a_savepoint_are_not_read(log: Logged) -> None:
     outbox = Outbox()
     with log.stream() as stream, log.connection.transaction():
         outbox.stash(log.connection, Message(topic="one"))
@@ -91,7 +91,7 @@ def test_what_a_savepoint_undid_does_not_come(log: Logged) -> None:
 
 
 def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
-    # Else COPY writes row by row.
+    # Without this default COPY writes row by row.
     log.connection.execute("ALTER TABLE outbox ALTER COLUMN create_time SET DEFAULT now()")
     with log.connection.transaction():
         Outbox().stash_many(
@@ -101,7 +101,7 @@ def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
         first = stream.read(1_000, 2**30, 60)
         assert first is not None
         assert 0 < len(first.rows) <= 1_000
-        # The slot's own mark has ended before it.
+        # The transaction of the slot's own mark ended before.
         assert first.ended < first.positions[0].commit
         chunks = [first, *read_rows(stream, 100_000 - len(first.rows))]
         assert len(stream._queue._parts) < 20
@@ -114,7 +114,7 @@ def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
         if chunks[-1].ended < positions[-1].commit:
             chunks += read_until(stream, lambda chunk: chunk.ended > positions[-1].commit)
         assert chunks[-1].ended > positions[-1].commit
-    # Read again: the same positions, as far as one looks.
+    # A second read gives the same positions.
     with log.stream() as stream:
         again = read_rows(stream, 30_000)
         assert [position for chunk in again for position in chunk.positions] == positions[
@@ -122,13 +122,13 @@ def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
         ]
 
 
-def test_the_slot_moves_when_it_is_confirmed_and_not_before(log: Logged) -> None:
+def test_the_slot_advances_only_when_it_is_confirmed(log: Logged) -> None:
     before = log.confirmed()
     log.stash("one", "two")
     with log.stream() as stream:
         chunks = read_until(stream, lambda chunk: chunk.ended > 0)
         ended = chunks[-1].ended
-        # For some reports.
+        # Long enough for several status updates.
         time.sleep(2.5)
         assert log.confirmed() == before
         stream.confirm(ended)
@@ -141,7 +141,7 @@ def test_the_slot_moves_when_it_is_confirmed_and_not_before(log: Logged) -> None
         assert topics(read_rows(stream, 1)) == ["three"]
 
 
-def test_what_was_confirmed_last_is_told_at_the_end(log: Logged) -> None:
+def test_the_last_confirmed_position_is_sent_at_the_end(log: Logged) -> None:
     log.stash("one")
     with log.stream() as stream:
         ended = read_until(stream, lambda chunk: chunk.ended > 0)[-1].ended
@@ -149,7 +149,7 @@ def test_what_was_confirmed_last_is_told_at_the_end(log: Logged) -> None:
     eventually(lambda: log.confirmed() == ended, 30, lambda: f"{log.confirmed()} is not {ended}")
 
 
-def test_what_was_not_confirmed_comes_again(log: Logged) -> None:
+def test_unconfirmed_rows_are_read_again(log: Logged) -> None:
     log.stash("one")
     log.stash("two")
     with log.stream() as stream:
@@ -160,7 +160,7 @@ def test_what_was_not_confirmed_comes_again(log: Logged) -> None:
     assert positions[0] == positions[1]
 
 
-def test_an_idle_log_is_followed(log: Logged) -> None:
+def test_the_position_follows_an_idle_log(log: Logged) -> None:
     log.stash("one")
     with log.stream() as stream:
         read_rows(stream, 1)
@@ -189,13 +189,13 @@ def test_an_open_transaction_is_not_lost_by_an_idle_position(log: Logged, dsn: s
             assert topics(read_rows(stream, 1)) == ["late"]
 
 
-def test_two_do_not_read_one_slot(log: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_has_one_reader_at_a_time(log: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thresher.tail.stream._BUSY_SECONDS", 0.5)
     with log.stream(), pytest.raises(SlotBusy, match="is active for PID"), log.stream():
         pass
 
 
-def test_a_reader_that_was_just_ended_is_waited_for(log: Logged) -> None:
+def test_a_slot_reader_that_is_ending_is_awaited(log: Logged) -> None:
     log.stash("one")
     with log.stream() as old:
         slot = log.slots.slot(log.slot)
@@ -210,14 +210,14 @@ def test_a_reader_that_was_just_ended_is_waited_for(log: Logged) -> None:
             read_until(old, lambda chunk: chunk.ended < 0)
 
 
-def test_a_slot_that_is_not_there_is_refused(log: Logged) -> None:
+def test_a_missing_slot_is_refused(log: Logged) -> None:
     slot, log.slot = log.slot, "nowhere"
     with pytest.raises(SlotUnusable, match="'nowhere' cannot be read"), log.stream():
         pass
     log.slot = slot
 
 
-def test_a_user_without_the_right_is_told_the_statement(log: Logged, dsn: str) -> None:
+def test_a_missing_replication_privilege_is_reported_with_the_statement(log: Logged, dsn: str) -> None:
     log.connection.execute("DROP ROLE IF EXISTS plain_reader")
     log.connection.execute("CREATE ROLE plain_reader LOGIN PASSWORD 'x'")
     plain = psycopg.conninfo.make_conninfo(dsn, user="plain_reader", password="x")
@@ -228,7 +228,7 @@ def test_a_user_without_the_right_is_told_the_statement(log: Logged, dsn: str) -
         log.connection.execute("DROP ROLE plain_reader")
 
 
-def test_a_column_that_goes_ends_the_stream(log: Logged) -> None:
+def test_a_dropped_column_ends_the_stream(log: Logged) -> None:
     with log.stream() as stream:
         log.stash("one")
         read_rows(stream, 1)
@@ -241,7 +241,7 @@ def test_a_column_that_goes_ends_the_stream(log: Logged) -> None:
             read_until(stream, lambda chunk: bool(chunk.rows))
 
 
-def test_the_system_says_which_it_is(log: Logged, dsn: str) -> None:
+def test_a_connection_reports_system_identifier_and_timeline(log: Logged, dsn: str) -> None:
     connection = ReplicationConnection(dsn, "tail")
     found = connection.identify()
     assert connection.timeline_ends(1) == ()
@@ -252,7 +252,7 @@ def test_the_system_says_which_it_is(log: Logged, dsn: str) -> None:
         assert stream.identity.system_id == found.system_id
 
 
-def test_a_slot_says_how_much_log_is_kept(log: Logged) -> None:
+def test_a_slot_reports_how_much_log_it_keeps(log: Logged) -> None:
     require_readable(log.slots, log.slot, log.slot, log.source)
     before = retained_bytes(log.slots, log.slot)
     log.stash(*["t"] * 1000)
@@ -266,7 +266,7 @@ def test_a_slot_says_how_much_log_is_kept(log: Logged) -> None:
     assert retained_bytes(log.slots, "nowhere") is None
 
 
-def test_each_problem_comes_with_what_mends_it(log: Logged) -> None:
+def test_each_problem_is_reported_with_its_remedy(log: Logged) -> None:
     def problems(slot: str = log.slot, publication: str = log.slot) -> list[str]:
         return [str(each) for each in check_slot(log.slots, slot, publication, log.source).problems]
 
@@ -293,7 +293,7 @@ def test_each_problem_comes_with_what_mends_it(log: Logged) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """A server that tests may restart, and that soon ends whoever does not report."""
+    """Start a server that tests may restart, and that soon ends a silent replication connection."""
     directory = Path(tmp_path_factory.mktemp("server"))
     for place in (directory, *directory.parents[:3]):
         if place.owner() == directory.owner() and "pytest" in str(place):
@@ -313,7 +313,7 @@ def test_reports_go_on_while_nothing_is_read(server: Postgres) -> None:
         with log.stream(most_rows=100) as stream:
             first = stream.read(10, 2**20, 30)
             assert first is not None
-            # The server would have ended a silent one after two.
+            # The server would have ended a silent connection after 2 s.
             time.sleep(5)
             assert len(stream._queue._parts) < 20
             chunks = [first, *read_rows(stream, 30_000 - len(first.rows))]
@@ -331,7 +331,7 @@ def test_a_server_that_restarts_ends_the_stream_and_loses_nothing(server: Postgr
             read_rows(stream, 1)
             log.connection.close()
             began = time.monotonic()
-            # In good order: it waits for its readers to have received all, and not for them to have published it.
+            # A regular shutdown waits until readers have received the log, and not until they have confirmed it.
             server.server.stop()
             assert time.monotonic() - began < 30
             with pytest.raises(DatabaseLost):
@@ -351,12 +351,12 @@ def test_a_server_that_restarts_ends_the_stream_and_loses_nothing(server: Postgr
             assert topics(read_rows(stream, 2)) == ["one", "two"]
 
 
-def test_a_new_timeline_says_where_the_last_one_ended(server: Postgres) -> None:
+def test_a_new_timeline_reports_where_the_last_one_ended(server: Postgres) -> None:
     before = ReplicationConnection(server.dsn(), "tail")
     old = before.identify()
     before.close()
     server.server.stop()
-    # Recovery of the same data, to its end: as after a restore.
+    # Recovery of the same data up to its end begins a new timeline, as after a restore.
     (server._data / "recovery.signal").touch(mode=0o644)
     server._options.settings["restore_command"] = "false"
     try:
@@ -375,7 +375,7 @@ def test_a_new_timeline_says_where_the_last_one_ended(server: Postgres) -> None:
     after.close()
 
 
-def test_a_lost_slot_is_told_from_which_position(server: Postgres) -> None:
+def test_a_lost_slot_is_reported_with_its_position(server: Postgres) -> None:
     with logged(server.dsn()) as log:
         log.connection.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
         log.connection.execute("SELECT pg_reload_conf()")
@@ -396,7 +396,7 @@ def test_a_lost_slot_is_told_from_which_position(server: Postgres) -> None:
             pass
 
 
-def test_headers_are_told_apart_as_a_relay_tells_them(log: Logged) -> None:
+def test_headers_are_read_as_by_a_relay(log: Logged) -> None:
     with log.stream() as stream:
         log.connection.execute(
             "INSERT INTO outbox (kafka_topic, kafka_header_keys, kafka_header_values) VALUES "

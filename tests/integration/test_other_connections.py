@@ -1,4 +1,4 @@
-"""Connections of other libraries are refused, and the refusal says what to pass: that is taken, and works."""
+"""Connections of other libraries are refused. The error says which object to pass, and that object works."""
 
 import asyncio
 import re
@@ -40,7 +40,7 @@ def stored(dsn: str) -> int:
 
 
 def advice(connection: Any) -> str:
-    """What is said of it: the same by all that take connections."""
+    """Return the error's text, which is the same from every method that takes a connection."""
     with pytest.raises(UnsupportedConnection) as refused:
         Outbox().stash(connection, MESSAGE)
     with pytest.raises(UnsupportedConnection) as refused_many:
@@ -52,14 +52,14 @@ def advice(connection: Any) -> str:
 
 
 def advised(given: Any, **names: Any) -> Any:
-    """What the refusal says to pass: an expression, which is evaluated as it stands."""
+    """Return the object that the error says to pass, by evaluating its expression."""
     found = re.search(r"pass (\S+driver_connection)", advice(given))
     assert found is not None, advice(given)
     return eval(found[1], names)  # noqa: S307 - of our own text
 
 
 @pytest.mark.parametrize("made", [Session, lambda engine: scoped_session(sessionmaker(engine))])
-def test_a_sqlalchemy_session_ends_what_was_stashed(
+def test_a_sqlalchemy_session_commits_or_rolls_back_stashed_messages(
     dsn: str, outbox: Outbox, engine: sqlalchemy.Engine, made: Callable[[Any], Any]
 ) -> None:
     session = made(engine)
@@ -68,14 +68,16 @@ def test_a_sqlalchemy_session_ends_what_was_stashed(
         outbox.stash(advised(session, session=session), MESSAGE)
         end()
         assert stored(dsn) == expected
-    # Also where nothing but the message was written.
+    # The message may be the only write of the transaction.
     outbox.stash_many(advised(session, session=session), [MESSAGE])
     session.commit()
     assert stored(dsn) == 2
     session.close()
 
 
-def test_a_sqlalchemy_connection_ends_what_was_stashed(dsn: str, outbox: Outbox, engine: sqlalchemy.Engine) -> None:
+def test_a_sqlalchemy_connection_commits_or_rolls_back_stashed_messages(
+    dsn: str, outbox: Outbox, engine: sqlalchemy.Engine
+) -> None:
     with engine.connect() as connection:
         outbox.stash(advised(connection, connection=connection), MESSAGE)
         assert "pass its driver_connection" in advice(connection.connection)
@@ -100,7 +102,7 @@ def django_connection(dsn: str) -> Iterator[Any]:
     connections.close_all()
 
 
-def test_a_django_connection_ends_what_was_stashed(dsn: str, outbox: Outbox) -> None:
+def test_a_django_connection_commits_or_rolls_back_stashed_messages(dsn: str, outbox: Outbox) -> None:
     with django_connection(dsn) as connection:
         from django.db import connections, transaction
 
@@ -118,7 +120,7 @@ def test_a_django_connection_ends_what_was_stashed(dsn: str, outbox: Outbox) -> 
         assert stored(dsn) == 1
 
 
-def test_cursors_and_async_connections_are_told_apart(dsn: str, outbox: Outbox) -> None:
+def test_cursors_and_async_connections_get_their_own_advice(dsn: str, outbox: Outbox) -> None:
     with psycopg.connect(dsn) as connection:
         assert "cursor.connection" in advice(connection.cursor())
         outbox.stash(connection.cursor().connection, MESSAGE)
@@ -131,7 +133,7 @@ def test_cursors_and_async_connections_are_told_apart(dsn: str, outbox: Outbox) 
     assert "asyncio.to_thread" in asyncio.run(of_async())
 
 
-def test_what_is_no_connection_at_all_is_named() -> None:
+def test_an_object_that_is_no_connection_is_named() -> None:
     assert advice("host=db") == "a psycopg Connection is needed, not str"
     assert advice(None) == (
         "a psycopg Connection is needed, not NoneType: pass the connection whose transaction this belongs to, from "

@@ -23,7 +23,7 @@ from thresher.outbox.shape import bucket_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COLUMNS = "kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
-# With the partition key as a list of one, where the others have the names of headers.
+# The partition key stands as a list of one in the place of the header names.
 DEIMOS_COLUMNS = "topic, key, message, ARRAY[partition_key]"
 EVERY_BYTE = bytes(range(256))
 
@@ -56,7 +56,7 @@ def stored(connection: psycopg.Connection[Any], shape: Shape = Shape.THRESHER) -
     return connection.execute(f"SELECT {columns} FROM outbox ORDER BY id".encode()).fetchall()
 
 
-def test_a_message_is_there_after_the_callers_commit_and_not_before(
+def test_a_message_is_visible_only_after_the_callers_commit(
     connection: psycopg.Connection[Any], observer: psycopg.Connection[Any], shape: Shape
 ) -> None:
     outbox = make(connection, shape)
@@ -85,7 +85,7 @@ def test_a_savepoint_of_the_caller_takes_its_messages_along(connection: psycopg.
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_what_goes_in_is_what_is_stored(connection: psycopg.Connection[Any], many: bool) -> None:
+def test_a_message_is_stored_unchanged(connection: psycopg.Connection[Any], many: bool) -> None:
     outbox = make(connection)
     messages = [
         Message(topic="a", key=EVERY_BYTE, value=EVERY_BYTE, headers=[("h", EVERY_BYTE), ("h", b""), ("ü", None)]),
@@ -116,7 +116,7 @@ def test_what_goes_in_is_what_is_stored(connection: psycopg.Connection[Any], man
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_goharvests_table_gets_text_and_the_servers_time(connection: psycopg.Connection[Any], many: bool) -> None:
+def test_goharvests_table_stores_text_and_the_servers_time(connection: psycopg.Connection[Any], many: bool) -> None:
     outbox = make(connection, Shape.GOHARVEST)
     messages = [
         Message(topic="t", key="ü" * 100, value="ü" * 10_000, headers=[("h", "1"), ("h", "2")]),
@@ -137,7 +137,7 @@ def test_goharvests_table_gets_text_and_the_servers_time(connection: psycopg.Con
     assert row == (True, True)
 
 
-def test_the_bucket_column_agrees_with_everyone_else(connection: psycopg.Connection[Any]) -> None:
+def test_the_bucket_column_agrees_with_the_python_function(connection: psycopg.Connection[Any]) -> None:
     outbox = make(connection)
     keys = [None, b"", EVERY_BYTE, *(f"key-{n}".encode() for n in range(200))]
     outbox.stash_many(connection, [Message(topic="t", key=key) for key in keys])
@@ -146,7 +146,7 @@ def test_the_bucket_column_agrees_with_everyone_else(connection: psycopg.Connect
     assert len({bucket for _, _, bucket in rows}) > 50
 
 
-def test_ids_follow_the_order_given(connection: psycopg.Connection[Any], shape: Shape) -> None:
+def test_ids_follow_the_order_of_the_messages(connection: psycopg.Connection[Any], shape: Shape) -> None:
     outbox = make(connection, shape)
     outbox.stash_many(connection, [Message(topic="t", key="k", value=f"{n}") for n in range(1000)])
     values = [row[2] if isinstance(row[2], str) else row[2].decode() for row in stored(connection, shape)]
@@ -183,7 +183,7 @@ def test_autocommit_outside_a_transaction_is_refused(dsn: str, connection: psyco
         assert count(loose) == 1
 
 
-def test_autocommit_is_allowed_where_it_is_meant(dsn: str, connection: psycopg.Connection[Any]) -> None:
+def test_autocommit_is_allowed_on_request(dsn: str, connection: psycopg.Connection[Any]) -> None:
     make(connection)
     with psycopg.connect(dsn, autocommit=True) as loose:
         Outbox(require_transaction=False).stash(loose, Message(topic="t"))
@@ -196,7 +196,7 @@ def test_other_drivers_connections_are_refused(connection: psycopg.Connection[An
         outbox.stash("host=localhost", Message(topic="t"))  # type: ignore[arg-type]
 
 
-def test_nothing_to_stash_is_nothing_done(connection: psycopg.Connection[Any]) -> None:
+def test_stashing_no_messages_does_nothing(connection: psycopg.Connection[Any]) -> None:
     outbox = make(connection)
     assert outbox.stash_many(connection, []) == 0
     assert connection.pgconn.transaction_status == TransactionStatus.IDLE
@@ -229,7 +229,7 @@ def test_any_table_name_is_just_a_name(connection: psycopg.Connection[Any], name
     assert count(connection, name) == 3
 
 
-def test_a_table_in_a_schema_of_its_own(connection: psycopg.Connection[Any]) -> None:
+def test_a_table_may_have_its_own_schema(connection: psycopg.Connection[Any]) -> None:
     connection.execute('CREATE SCHEMA "my.schema"')
     create_schema(connection, TableName(table="outbox", schema="my.schema"))
     Outbox("outbox", schema="my.schema").stash(connection, Message(topic="t"))
@@ -237,13 +237,13 @@ def test_a_table_in_a_schema_of_its_own(connection: psycopg.Connection[Any]) -> 
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_the_table_is_missing_and_the_driver_says_so(connection: psycopg.Connection[Any], many: bool) -> None:
+def test_a_missing_table_is_reported_by_the_driver(connection: psycopg.Connection[Any], many: bool) -> None:
     outbox, message = Outbox("nowhere"), Message(topic="t")
     with pytest.raises(psycopg.errors.UndefinedTable):
         outbox.stash_many(connection, [message]) if many else outbox.stash(connection, message)
 
 
-def test_connection_lost_in_the_middle_of_stash_many_leaves_nothing(
+def test_a_connection_lost_during_stash_many_leaves_nothing(
     dsn: str, connection: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     outbox = make(connection)
@@ -254,7 +254,7 @@ def test_connection_lost_in_the_middle_of_stash_many_leaves_nothing(
     with psycopg.connect(dsn) as doomed:
         pid = doomed.info.backend_pid
         outbox.stash(doomed, Message(topic="t", value="first"))
-        # Far more than the socket's buffers hold: the server has read a part of it when it is terminated.
+        # Far more than the socket's buffers hold: the session is terminated while the server reads the messages.
         messages = [Message(topic="t", key=str(n), value=b"x" * 10_000) for n in range(20_000)]
         killer = threading.Timer(1.0, lambda: observer.execute("SELECT pg_terminate_backend(%s)", [pid]))
         killer.start()
@@ -267,7 +267,7 @@ def test_connection_lost_in_the_middle_of_stash_many_leaves_nothing(
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("encoding", ["utf8", "latin1", "euc_jp", "sql_ascii"])
-def test_text_is_stored_right_or_refused_whatever_the_client_encoding(
+def test_text_is_stored_correctly_or_refused_under_any_client_encoding(
     dsn: str, connection: psycopg.Connection[Any], shape: Shape, encoding: str, many: bool
 ) -> None:
     outbox = make(connection, shape)

@@ -1,4 +1,4 @@
-"""Our partitioners choose what librdkafka's do: records of real producers lie where we say."""
+"""Our partitioners choose the same partitions as librdkafka: compared with records of real producers."""
 
 import pytest
 from confluent_kafka import Producer
@@ -16,7 +16,7 @@ KEYS = [b"", b"\x00", b"\xff\xfe", *(f"key-{number}".encode() for number in rang
 @pytest.mark.parametrize(
     ("partitioner", "partition"), [("murmur2_random", murmur2_partition), ("consistent", crc32_partition)]
 )
-def test_keys_lie_where_the_client_puts_them(
+def test_keys_get_the_partition_that_librdkafka_chooses(
     stack: Stack, topic_prefix: str, partitioner: str, partition: object
 ) -> None:
     topic, admin = f"{topic_prefix}{partitioner}", Admin(stack.kafka.bootstrap)

@@ -20,7 +20,7 @@ from thresher.testing.proxy import Api, Cut, Delay, Drop, Frame, Hold, KafkaProx
 
 @pytest.fixture
 def proxied(stack: Stack) -> tuple[Stack, int]:
-    """The run's stack, and the port that its listener advertises, on which each test has a proxy of its own."""
+    """Return the shared stack, and the advertised port of its listener. Each test runs its own proxy on that port."""
     (listener,) = stack.kafka.options.listeners
     return stack, listener.advertised_ports[0]
 
@@ -63,12 +63,12 @@ def deliver(producer: Producer, topic: str, value: bytes) -> None:
     assert errors == [None]
 
 
-# Only how long a failing test waits.
+# Only a failing test waits so long.
 PATIENCE = 60.0
 
 
 def read_committed(bootstrap: str, topic: str, seconds: float = PATIENCE) -> list[bytes | None]:
-    """What a reader sees of the topic from its start to its last stable offset."""
+    """Return the values that a `read_committed` consumer reads from the start to the last stable offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -94,13 +94,13 @@ def read_committed(bootstrap: str, topic: str, seconds: float = PATIENCE) -> lis
 
 
 def question(correlation: int) -> bytes:
-    """An ApiVersions request, whose answer is the same to everybody."""
+    """Return an ApiVersions request. Its answer is the same for every client."""
     body = Api.API_VERSIONS.to_bytes(2) + bytes(2) + correlation.to_bytes(4) + b"\xff\xff"
     return len(body).to_bytes(4) + body
 
 
 class Line:
-    """A client's connection by hand."""
+    """A raw client connection, without a Kafka client."""
 
     def __init__(self, proxy: KafkaProxy) -> None:
         self._socket = socket.create_connection(("127.0.0.1", proxy.port), PATIENCE)
@@ -112,7 +112,7 @@ class Line:
         self._socket.sendall(raw)
 
     def hear(self, seconds: float = PATIENCE) -> int | None:
-        """The next answer's correlation id; None when the other side hung up; `TimeoutError` when nothing comes."""
+        """Return the next answer's correlation id; None when the connection was closed. Raises `TimeoutError`."""
         self._socket.settimeout(seconds)
         try:
             head = self._exactly(4)
@@ -141,7 +141,7 @@ class Line:
 
 @pytest.fixture
 def apart(direct: str) -> Iterator[KafkaProxy]:
-    """A proxy on a port that no client was ever told, so that it sees only what the test says by hand."""
+    """Start a proxy on a port that no client knows, so that it sees only the test's own requests."""
     with KafkaProxy(direct) as listening:
         yield listening
 
@@ -153,12 +153,12 @@ def line(apart: KafkaProxy) -> Iterator[Line]:
     opened.close()
 
 
-def test_a_transaction_goes_through_the_proxy_and_nowhere_else(proxy: KafkaProxy, topic: str, direct: str) -> None:
+def test_a_transaction_passes_only_through_the_proxy(proxy: KafkaProxy, topic: str, direct: str) -> None:
     producer = transactional(proxy, topic)
     producer.begin_transaction()
     deliver(producer, topic, b"x" * 3_000)
     producer.commit_transaction(60)
-    # The broker answers before its markers are written.
+    # The broker answers before it has written the transaction markers.
     eventually(lambda: read_committed(direct, topic) == [b"x" * 3_000], PATIENCE)
     for api in (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.END_TXN):
         assert proxy.requests[api] == proxy.answers[api] >= 1, api
@@ -167,9 +167,7 @@ def test_a_transaction_goes_through_the_proxy_and_nowhere_else(proxy: KafkaProxy
     assert [(broker.host, broker.port) for broker in known] == [("127.0.0.1", proxy.port)]
 
 
-def test_a_held_answer_keeps_from_the_client_what_the_broker_has_committed(
-    proxy: KafkaProxy, topic: str, direct: str
-) -> None:
+def test_a_held_answer_hides_a_commit_from_the_client(proxy: KafkaProxy, topic: str, direct: str) -> None:
     producer = transactional(proxy, topic)
     rule = proxy.on_answer(Api.END_TXN, Hold(), times=1)
     producer.begin_transaction()
@@ -185,7 +183,7 @@ def test_a_held_answer_keeps_from_the_client_what_the_broker_has_committed(
     assert proxy.requests[Api.END_TXN] == 1
 
 
-def test_a_held_request_has_not_happened(proxy: KafkaProxy, topic: str, direct: str) -> None:
+def test_a_held_request_has_no_effect_yet(proxy: KafkaProxy, topic: str, direct: str) -> None:
     producer = transactional(proxy, topic)
     rule = proxy.on_request(Api.END_TXN, Hold(), times=1)
     producer.begin_transaction()
@@ -199,7 +197,7 @@ def test_a_held_request_has_not_happened(proxy: KafkaProxy, topic: str, direct: 
     eventually(lambda: read_committed(direct, topic) == [b"x"], PATIENCE)
 
 
-def test_a_held_request_reaches_the_broker_after_its_client_is_gone(proxy: KafkaProxy, topic: str, direct: str) -> None:
+def test_a_held_request_reaches_the_broker_after_its_client_left(proxy: KafkaProxy, topic: str, direct: str) -> None:
     producer = transactional(proxy, topic)
     rule = proxy.on_request(Api.END_TXN, Hold(), times=1)
     producer.begin_transaction()
@@ -213,9 +211,7 @@ def test_a_held_request_reaches_the_broker_after_its_client_is_gone(proxy: Kafka
     eventually(lambda: read_committed(direct, topic) == [b"x"], PATIENCE)
 
 
-def test_a_held_request_hits_the_next_transaction_of_a_client_that_was_hung_up_on(
-    proxy: KafkaProxy, topic: str, direct: str
-) -> None:
+def test_a_held_commit_can_hit_the_clients_next_transaction(proxy: KafkaProxy, topic: str, direct: str) -> None:
     producer = transactional(proxy, topic)
     rule = proxy.on_request(Api.END_TXN, Hold(hang_up=True), times=1)
     producer.begin_transaction()
@@ -227,13 +223,13 @@ def test_a_held_request_hits_the_next_transaction_of_a_client_that_was_hung_up_o
     answered = proxy.answers[Api.END_TXN]
     rule.release()
     eventually(lambda: proxy.answers[Api.END_TXN] == answered + 1, PATIENCE)
-    # Nobody asked for this commit: the one before is meant, and the broker cannot tell.
+    # The held request belongs to the transaction before; the broker cannot tell, and commits this one.
     eventually(lambda: read_committed(direct, topic) == [b"x", b"y"], PATIENCE)
 
 
-def test_a_cut_in_the_middle_of_producing_is_survived_by_the_client(proxy: KafkaProxy, topic: str, direct: str) -> None:
+def test_a_client_survives_a_cut_while_producing(proxy: KafkaProxy, topic: str, direct: str) -> None:
     request = proxy.on_request(Api.PRODUCE, Cut(), times=1)
-    # Behind the first cut the broker has the record, and the client sends it again.
+    # When the answer is cut off, the broker has the record, and the client sends it again.
     answer = proxy.on_answer(Api.PRODUCE, Cut(), times=1)
     producer = idempotent(proxy)
     deliver(producer, topic, b"x")
@@ -261,9 +257,7 @@ def test_a_delayed_answer_comes_late(proxy: KafkaProxy, topic: str) -> None:
     assert proxy.requests[Api.PRODUCE] == 2
 
 
-def test_a_client_survives_pause_resume_and_the_loss_of_all_connections(
-    proxy: KafkaProxy, topic: str, direct: str
-) -> None:
+def test_a_client_survives_a_pause_and_lost_connections(proxy: KafkaProxy, topic: str, direct: str) -> None:
     producer = idempotent(proxy)
     deliver(producer, topic, b"1")
     proxy.pause()
@@ -288,7 +282,7 @@ def test_a_dropped_frame_leaves_the_connection_as_it_is(apart: KafkaProxy, line:
     assert (apart.requests[Api.API_VERSIONS], apart.answers[Api.API_VERSIONS], apart.connections) == (3, 2, 1)
 
 
-def test_nothing_overtakes_a_frame_that_is_held(apart: KafkaProxy, line: Line) -> None:
+def test_no_frame_overtakes_a_held_one(apart: KafkaProxy, line: Line) -> None:
     rule = apart.on_answer(Api.API_VERSIONS, Hold(), times=1)
     line.ask(1, 2)
     rule.wait()
@@ -327,7 +321,7 @@ def test_a_pause_stops_both_directions_and_new_connections(apart: KafkaProxy, li
     other.close()
 
 
-def test_cut_all_ends_every_connection_and_what_is_held_on_it(apart: KafkaProxy, line: Line) -> None:
+def test_cut_all_ends_every_connection_with_its_held_frames(apart: KafkaProxy, line: Line) -> None:
     rule = apart.on_request(Api.API_VERSIONS, Hold(), times=1)
     line.ask(1)
     rule.wait()
@@ -346,7 +340,7 @@ def test_a_function_sees_the_facts_of_a_frame_and_decides(apart: KafkaProxy, lin
 
     def odd_ones(frame: Frame) -> Verdict | None:
         seen.append(frame)
-        # Calls back from here must not wait for the thread that they are on.
+        # A call to the proxy from its own thread must not deadlock.
         assert apart.requests[Api.API_VERSIONS] == len(seen)
         return Drop() if frame.correlation % 2 else None
 
@@ -379,7 +373,7 @@ def test_an_action_that_fails_fails_the_test(direct: str) -> None:
         proxy.close()
 
 
-def test_what_is_not_kafkas_framing_is_said(direct: str) -> None:
+def test_bytes_that_are_no_kafka_frame_are_reported(direct: str) -> None:
     proxy = KafkaProxy(direct)
     proxy.start()
     hangs_up_on(proxy, b"\x16\x03\x01\x02\x00\x01")
@@ -387,8 +381,8 @@ def test_what_is_not_kafkas_framing_is_said(direct: str) -> None:
         proxy.close()
 
 
-def test_a_broker_that_is_down_is_hung_up_on() -> None:
-    # A port that is ours, and on which nobody listens.
+def test_clients_of_a_stopped_broker_are_disconnected() -> None:
+    # A port that is bound here, and on which no process listens.
     with socket.socket() as down:
         down.bind(("127.0.0.1", 0))
         with KafkaProxy(f"127.0.0.1:{down.getsockname()[1]}") as proxy:
@@ -397,12 +391,12 @@ def test_a_broker_that_is_down_is_hung_up_on() -> None:
             line.close()
 
 
-def test_a_rule_that_nothing_matches_says_so(apart: KafkaProxy) -> None:
+def test_an_unmatched_rule_says_so(apart: KafkaProxy) -> None:
     with pytest.raises(TimeoutError, match="0 of 1"):
         apart.on_request(Api.FETCH, Hold()).wait(timeout_seconds=0.1)
 
 
-def test_the_end_of_the_proxy_ends_what_is_held_and_paused(direct: str) -> None:
+def test_the_end_of_the_proxy_ends_held_and_paused_connections(direct: str) -> None:
     with KafkaProxy(direct) as proxy:
         rule = proxy.on_request(None, Hold())
         lines = [Line(proxy), Line(proxy)]
@@ -417,7 +411,7 @@ def test_the_end_of_the_proxy_ends_what_is_held_and_paused(direct: str) -> None:
         line.close()
 
 
-def test_a_client_that_connects_while_the_proxy_ends_leaves_nothing_open() -> None:
+def test_a_client_connecting_while_the_proxy_ends_leaves_nothing_open() -> None:
     done = threading.Event()
 
     def knock(port: int) -> None:
@@ -436,5 +430,5 @@ def test_a_client_that_connects_while_the_proxy_ends_leaves_nothing_open() -> No
             done.set()
             for each in knocking:
                 each.result()
-    # What was left open warns, and warnings are errors.
+    # A socket that was left open raises a warning, and warnings are errors.
     gc.collect()

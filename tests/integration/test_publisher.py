@@ -1,4 +1,4 @@
-"""The backends on real servers: what was published is there, in its order, or the caller knows."""
+"""The backends on real servers: messages are published in order, or the caller gets an error."""
 
 import uuid
 from typing import Any
@@ -18,7 +18,7 @@ MESSAGES = 500
 
 
 class Topic:
-    """A topic of its own, and what is in it."""
+    """The topic of one test, and its records."""
 
     def __init__(self, stack: Stack, **config: str) -> None:
         self.name = f"publisher-{uuid.uuid4().hex[:8]}"
@@ -35,7 +35,7 @@ class Topic:
         ]
 
     def in_order(self) -> bool:
-        """Whether all are there, once, and in order for each key."""
+        """Tell whether all messages arrived once and in order per key."""
         by_key: dict[Any, list[int]] = {}
         for record in self.records():
             by_key.setdefault(record.key, []).append(int(record.value or b""))
@@ -48,7 +48,7 @@ def topic(stack: Stack) -> Topic:
     return Topic(stack)
 
 
-def test_kafka_has_the_messages_when_the_call_returns(topic: Topic) -> None:
+def test_kafka_holds_the_messages_when_publish_returns(topic: Topic) -> None:
     with Publisher(kafka=topic.kafka, backend="kafka") as publisher:
         publisher.publish_list(topic.messages())
         assert topic.in_order()
@@ -57,16 +57,16 @@ def test_kafka_has_the_messages_when_the_call_returns(topic: Topic) -> None:
     assert (record.key, record.headers) == (b"k3", (("n", b"3"),))
 
 
-def test_kafka_async_has_them_after_a_flush(topic: Topic) -> None:
+def test_kafka_async_holds_the_messages_after_a_flush(topic: Topic) -> None:
     with Publisher(kafka=topic.kafka, backend="kafka_async") as publisher:
         publisher.publish_list(topic.messages())
         assert publisher.flush(30)
         assert topic.in_order()
 
 
-def test_what_the_broker_refuses_is_told_and_the_others_are_sent(stack: Stack) -> None:
+def test_a_refused_message_is_reported_and_the_others_are_sent(stack: Stack) -> None:
     small = Topic(stack, **{"max.message.bytes": "1000"})
-    # In other partitions: the broker judges a batch as a whole.
+    # In other partitions: the broker accepts or refuses a record batch as a whole.
     fine = Message(topic=small.name, key="k0", value="0", partition=0)
     large = Message(topic=small.name, key="k1", value=bytes(range(256)) * 40, partition=1)
     with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka") as publisher:
@@ -76,11 +76,11 @@ def test_what_the_broker_refuses_is_told_and_the_others_are_sent(stack: Stack) -
         assert (message.key, "size" in why.lower()) == (b"k1", True)
     with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka_async") as unwatched:
         unwatched.publish(large)
-        assert not unwatched.flush(30), "a failure that nobody waited for is told"
+        assert not unwatched.flush(30), "a failure whose future nobody awaits is reported"
     assert [record.value for record in small.records()] == [b"0"]
 
 
-def test_the_outbox_has_them_with_the_callers_commit(topic: Topic, dsn: str) -> None:
+def test_the_outbox_holds_the_messages_after_the_callers_commit(topic: Topic, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
         connection.commit()
@@ -100,7 +100,7 @@ def test_the_outbox_has_them_with_the_callers_commit(topic: Topic, dsn: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["kafka", "kafka_async"])
-def test_a_broker_that_is_not_there_is_told_and_not_waited_for_for_ever(kind: str) -> None:
+def test_an_unreachable_broker_is_reported_within_the_time_limit(kind: str) -> None:
     away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 1_500}
     with Publisher(kafka=away, backend=kind) as publisher:
         if kind == "kafka":

@@ -27,9 +27,7 @@ def plan(dsn: str, **fields: Any) -> Plan:
     return Plan(**{"dsn": dsn, "records": 1000, "keys": 50, "run": "run", **fields})
 
 
-def test_what_the_history_says_is_what_the_table_holds(
-    dsn: str, table: psycopg.Connection[Any], tmp_path: Path
-) -> None:
+def test_the_history_agrees_with_the_table(dsn: str, table: psycopg.Connection[Any], tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     tally = Fleet(plan(dsn, writers=3, rollback_share=0.3, history=history, records=3000)).run()
     transactions = read_history(history)
@@ -54,11 +52,11 @@ def test_goharvests_table_is_pumped_too(dsn: str, connection: psycopg.Connection
 
 def test_a_rate_is_kept(dsn: str, table: psycopg.Connection[Any]) -> None:
     tally = Fleet(plan(dsn, records=200, writers=2, transaction_rows=10, rate=200)).run()
-    # The first transactions are free; the rest take the time that the rate gives them, never less.
+    # The first transaction of each writer starts at once. The others keep to the rate.
     assert tally.seconds > (200 - 20) / 200 * 0.95
 
 
-def test_stop_ends_it_between_transactions(dsn: str, table: psycopg.Connection[Any]) -> None:
+def test_a_stop_ends_the_pump_between_transactions(dsn: str, table: psycopg.Connection[Any]) -> None:
     fleet = Fleet(plan(dsn, records=1_000_000, writers=2, rate=1000))
 
     def stop() -> None:
@@ -78,7 +76,7 @@ def test_a_missing_table_ends_the_pump_with_the_reason(dsn: str) -> None:
         Fleet(plan(dsn, writers=2)).run()
 
 
-def test_a_wrong_password_is_not_waited_for(dsn: str, table: psycopg.Connection[Any]) -> None:
+def test_a_wrong_password_ends_the_pump_at_once(dsn: str, table: psycopg.Connection[Any]) -> None:
     wrong = psycopg.conninfo.make_conninfo(dsn, password="wrong")
     started = time.monotonic()
     with pytest.raises(PumpFailed, match="authentication failed") as caught:
@@ -87,7 +85,7 @@ def test_a_wrong_password_is_not_waited_for(dsn: str, table: psycopg.Connection[
     assert "wrong" not in str(caught.value)
 
 
-def test_a_connection_lost_while_waiting_for_commit_is_unknown_and_before_it_rolled_back(
+def test_a_connection_lost_during_commit_makes_the_outcome_unknown(
     dsn: str, table: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     # The first transaction sleeps at COMMIT, the second in its INSERT; each is terminated there.
@@ -120,14 +118,12 @@ def test_a_connection_lost_while_waiting_for_commit_is_unknown_and_before_it_rol
     assert table.execute("SELECT count(*) FROM outbox").fetchone() == (5,)
 
 
-def test_the_pump_outlives_a_killed_database_and_knows_what_it_does_not_know(
-    stack: Stack, dsn: str, tmp_path: Path
-) -> None:
+def test_the_pump_survives_a_killed_database_and_notes_unknown_outcomes(stack: Stack, dsn: str, tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
     crashes = 0
-    # Far more than is written: it ends when it has gone on after the last crash, however long they took.
+    # Far more records than are written: the pump is stopped some time after the last crash.
     fleet = Fleet(
         plan(
             dsn, records=1_000_000, writers=4, rate=2000, transaction_rows=5, history=history, patience_seconds=120
@@ -138,7 +134,7 @@ def test_the_pump_outlives_a_killed_database_and_knows_what_it_does_not_know(
         return history.stat().st_size if history.exists() else 0
 
     def grown() -> None:
-        """Wait for some hundred transactions more."""
+        """Wait for some hundred further transactions."""
         before = size()
         while size() < before + 100_000:
             time.sleep(0.02)

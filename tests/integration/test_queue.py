@@ -1,4 +1,4 @@
-"""Queues on a real broker: where groups begin, what becomes of bad messages, and what crosses between queues."""
+"""Queues on a real broker: first offsets, membership, bad messages, and queues that share topics."""
 
 import time
 import uuid
@@ -45,7 +45,7 @@ def service(topics: QueueTopics) -> Iterator[QueueService]:
 
 
 def receive(consumer: QueueConsumer, count: int) -> list[Message]:
-    """Receive so many messages, and no more."""
+    """Receive exactly `count` messages."""
     found: list[Message] = []
     deadline = time.monotonic() + PATIENCE_SECONDS
     while len(found) < count and time.monotonic() < deadline:
@@ -63,7 +63,7 @@ def figures(service: QueueService) -> dict[str, float]:
     }
 
 
-def test_markers_tell_the_life_of_a_message(service: QueueService, topics: QueueTopics) -> None:
+def test_markers_follow_a_message_from_start_to_end(service: QueueService, topics: QueueTopics) -> None:
     queue = service.queue("orders")
     sent = queue.producer().send(b"payload", {"kind": "new", "none": None})
     consumer = queue.consumer()
@@ -80,7 +80,7 @@ def test_markers_tell_the_life_of_a_message(service: QueueService, topics: Queue
     assert (end.message_id, end.value, end.key, end.redeliver_after_ms) == (sent, b"", b"", 0)
 
 
-def test_a_message_that_takes_long_is_kept_alive(stack: Stack) -> None:
+def test_a_slow_message_is_kept_alive(stack: Stack) -> None:
     topics = QueueTopics(stack.kafka.bootstrap, redelivery_timeout=1_000)
     with QueueService(topics.config) as service:
         queue = service.queue("slow")
@@ -98,7 +98,7 @@ def test_a_message_that_takes_long_is_kept_alive(stack: Stack) -> None:
         eventually(lambda: len(kept()) == 2, PATIENCE_SECONDS)
         message.ack(sync=True)
         count = len(topics.markers(b"slow"))
-        # The other one is kept alive further, and nothing follows an End.
+        # The other message is still kept alive. No marker follows the End.
         eventually(lambda: len(topics.markers(b"slow")) > count + 1, PATIENCE_SECONDS)
         last = [each.marker.type for each in topics.markers(b"slow") if each.marker.message_id == message.id][-1]
         assert last is MarkerType.END
@@ -111,7 +111,7 @@ def test_other_queues_records_are_passed(topics: QueueTopics) -> None:
         for number in range(200):
             loud.send_async(b"%d" % number)
         loud.flush()
-        # Fewer than ten are left in each partition at first, and none after a few seconds.
+        # At first up to ten records of each partition are not passed yet; after a few seconds all are.
         eventually(lambda: topics.offsets(b"quiet") == topics.ends(), PATIENCE_SECONDS)
         assert consumer.receive(0) is None
         assert figures(service)["records_skipped"] == 200
@@ -140,7 +140,7 @@ def _notes(topics: QueueTopics) -> list[bytes]:
     return found
 
 
-def test_offsets_that_are_lost_are_an_error_and_not_a_repetition(service: QueueService, topics: QueueTopics) -> None:
+def test_lost_offsets_are_an_error_and_repeat_no_message(service: QueueService, topics: QueueTopics) -> None:
     queue = service.queue("lost")
     queue.producer().send(b"once")
     with queue.consumer() as consumer:
@@ -148,19 +148,19 @@ def test_offsets_that_are_lost_are_an_error_and_not_a_repetition(service: QueueS
     topics.admin.client.delete_consumer_groups([group_of(b"lost")])[group_of(b"lost")].result(30)
     with queue.consumer() as consumer, pytest.raises(OffsetsLost, match="--reset-offsets"):
         consumer.receive(PATIENCE_SECONDS)
-    # Another queue, which had none, is not concerned.
+    # Another queue without offsets is not affected.
     service.queue("found").producer().send(b"other")
     with service.queue("found").consumer() as consumer:
         assert receive(consumer, 1)[0].payload == b"other"
     assert len(topics.started(b"lost")) == 1
 
 
-def test_a_note_that_a_crash_left_out_is_made_up_for(service: QueueService, topics: QueueTopics) -> None:
+def test_a_note_missing_after_a_crash_is_written_later(service: QueueService, topics: QueueTopics) -> None:
     queue = service.queue("unnoted")
     queue.producer().send(b"once")
     with queue.consumer() as consumer:
         receive(consumer, 1)[0].ack(sync=True)
-    # As if the process had died between the first commit and its note: the notes are deleted.
+    # The deleted notes simulate a crash between the first commit and its note.
     for partition in range(2):
         topics.admin.client.delete_records([TopicPartition(topics.config.queues_topic, partition, -1)])
     noted = Note(queue=b"x", topic_id="x", partition=0, offset=0)
@@ -193,7 +193,7 @@ def test_records_that_retention_removed_are_passed_and_counted(service: QueueSer
 def test_a_message_whose_start_is_refused_is_a_dead_letter(stack: Stack) -> None:
     name = uuid.uuid4().hex[:12]
     topics = QueueTopics(stack.kafka.bootstrap)
-    # A marker topic that was made by hand takes less than the messages are.
+    # This marker topic accepts only records that are smaller than the messages.
     topics.admin.create_topic(f"{name}-small", partitions=2, config={"max.message.bytes": "20000"})
     topics.admin.create_topic(f"{name}-small.queues", config={"cleanup.policy": "compact"})
     keys = {**topics.config.model_dump(by_alias=True), "marker-topic": f"{name}-small"}
@@ -215,7 +215,7 @@ def test_a_message_whose_start_is_refused_is_a_dead_letter(stack: Stack) -> None
     assert too_large not in topics.started(b"jobs")
 
 
-def test_malformed_headers_harm_nobody(service: QueueService, topics: QueueTopics) -> None:
+def test_malformed_headers_stop_no_message(service: QueueService, topics: QueueTopics) -> None:
     producer = Producer(topics.eyes)
     malformed: list[list[tuple[str, str | bytes | None]]] = [
         [("thresher-delivery-count", b"many"), ("thresher-origin-id", b"\xff"), ("thresher-enqueued-at", b"-5")],
@@ -259,7 +259,7 @@ def test_missing_topics_are_named_with_the_remedy(stack: Stack) -> None:
         consumer.receive(PATIENCE_SECONDS)
 
 
-def test_metrics_count_what_happens(service: QueueService) -> None:
+def test_metrics_count_every_event(service: QueueService) -> None:
     queue = service.queue("counted")
     for number in range(6):
         queue.producer().send(b"%d" % number)
@@ -287,7 +287,7 @@ def test_a_full_buffer_pauses_and_keeps_the_membership(stack: Stack) -> None:
         sent = {producer.send(b"%d" % number) for number in range(40)}
         consumer = service.queue("full").consumer()
         held = receive(consumer, 5)
-        # Longer than a member may go without polling.
+        # Longer than `max.poll.interval.ms`.
         assert consumer.receive(9) is None
         assert len(topics.started(b"full")) == 5
         for message in held:
@@ -310,7 +310,7 @@ def test_a_slow_application_keeps_its_membership(stack: Stack) -> None:
         for number in range(100):
             producer.send(b"%d" % number)
         consumer = service.queue("slow").consumer()
-        # All were polled at once, and are started one by one; longer than a member may go without polling.
+        # All messages were polled at once, and are started one by one, for longer than `max.poll.interval.ms`.
         for message in receive(consumer, 10):
             message.ack()
         until = time.monotonic() + 9
@@ -322,7 +322,7 @@ def test_a_slow_application_keeps_its_membership(stack: Stack) -> None:
         assert figures(service)["rebalances"] == 1
 
 
-def test_an_ack_that_is_not_confirmed_says_so(stack: Stack) -> None:
+def test_an_unconfirmed_ack_says_so(stack: Stack) -> None:
     topics = QueueTopics(stack.kafka.bootstrap, send_timeout=1_000)
     with QueueService(topics.config) as service:
         queue = service.queue("q")
@@ -333,7 +333,7 @@ def test_an_ack_that_is_not_confirmed_says_so(stack: Stack) -> None:
             message.ack(sync=True)
 
 
-def test_a_group_that_does_not_take_the_consumer_says_so(topics: QueueTopics) -> None:
+def test_a_consumer_that_cannot_join_its_group_says_so(topics: QueueTopics) -> None:
     short = {**topics.config.model_dump(by_alias=True), "consumer": {"session.timeout.ms": 1_000}}
     with (
         QueueService(short) as service,

@@ -72,11 +72,11 @@ async def test_a_round_trip_on_kafka(stack: Stack) -> None:
 
 
 @coroutine
-async def test_receives_that_wait_have_no_threads() -> None:
+async def test_waiting_receives_use_no_threads() -> None:
     async with consuming() as (_, producer, consumer):
         waiting = [asyncio.create_task(consumer.receive()) for _ in range(300)]
         await turns(3)
-        # What another test left behind may end meanwhile: only what begins counts.
+        # Threads of other tests may end meanwhile, so only new threads count.
         before = set(threading.enumerate())
         for number in range(300):
             await producer.send(b"%d" % number)
@@ -89,7 +89,7 @@ async def test_receives_that_wait_have_no_threads() -> None:
 @pytest.mark.parametrize("count", range(8))
 @coroutine
 async def test_a_cancelled_receive_leaves_its_message_to_another(count: int) -> None:
-    # However far the message has come when the first is cancelled.
+    # The first receive may be cancelled at any point of the message's way.
     async with consuming() as (memory, _, consumer):
         first, second = asyncio.create_task(consumer.receive()), asyncio.create_task(consumer.receive())
         await turns(3)
@@ -156,7 +156,7 @@ async def test_close_ends_receives_and_iterations_that_wait() -> None:
 
 
 @coroutine
-async def test_a_receive_waits_no_longer_than_it_is_told() -> None:
+async def test_a_receive_waits_no_longer_than_its_timeout() -> None:
     async with consuming() as (_, producer, consumer):
         assert await consumer.receive(0) is None
         assert await consumer.receive(0.01) is None
@@ -189,7 +189,7 @@ async def test_a_loop_over_messages_lets_other_coroutines_run() -> None:
 
 
 class Blocking:
-    """Progress whose broker answers when it is told to."""
+    """Messages in progress whose broker answers when the test says so."""
 
     def __init__(self) -> None:
         self.answer = threading.Event()
@@ -223,7 +223,7 @@ async def test_messages_that_come_together_end_several_receives() -> None:
     async with consuming() as (_, _, consumer):
         waiting = [asyncio.create_task(consumer.receive()) for _ in range(3)]
         await turns(3)
-        # As a hand-off on Kafka does.
+        # A hand-off on Kafka delivers several messages at once.
         consumer.blocking._buffer.put([delivery(offset, Blocking()) for offset in range(3)])
         messages = await asyncio.gather(*waiting)
     assert {message.id.offset for message in messages if message is not None} == {0, 1, 2}
@@ -236,7 +236,7 @@ async def test_a_synchronous_ack_waits_and_the_loop_goes_on() -> None:
     acked, cancelled = asyncio.create_task(message.ack(sync=True)), asyncio.create_task(message.ack(sync=True))
     await turns(3)
     assert not acked.done()
-    # An ack was given, though nobody waits for it any more.
+    # The message is acked, although its caller was cancelled.
     cancelled.cancel()
     progress.answer.set()
     await acked
@@ -273,7 +273,7 @@ async def test_errors_of_a_send_are_those_of_its_future() -> None:
 
 
 @coroutine
-async def test_more_sends_than_there_is_room_for_wait_their_turn() -> None:
+async def test_sends_beyond_the_client_queue_wait_their_turn() -> None:
     # Five messages of this size would fill the client's queue.
     async with consuming(max_message_bytes=100_000_000) as (_, producer, consumer):
         sent = [producer.send_async(b"%d" % number) for number in range(50)]
@@ -283,11 +283,11 @@ async def test_more_sends_than_there_is_room_for_wait_their_turn() -> None:
 
 
 @coroutine
-async def test_a_cancelled_send_takes_room_until_it_is_answered_for() -> None:
+async def test_a_cancelled_send_takes_room_until_its_answer() -> None:
     answers: list[Future[MessageId]] = []
 
     class Silent:
-        """A client that has queued what it was given."""
+        """A producer whose futures the test resolves."""
 
         def send_async(self, *_: object, **__: object) -> Future[MessageId]:
             answers.append(Future())
@@ -320,12 +320,12 @@ async def test_a_cancelled_send_takes_room_until_it_is_answered_for() -> None:
         ({"max_message_bytes": 100_000_000, "producer": {"queue.buffering.max.kbytes": 100}}, 1),
     ],
 )
-def test_sends_take_half_of_what_the_client_can_queue(keys: dict[str, Any], room: int) -> None:
+def test_sends_fill_half_of_the_client_queue(keys: dict[str, Any], room: int) -> None:
     assert room_for_sends(MemoryQueueService(keys).config) == room
 
 
 @coroutine
-async def test_a_cancelled_send_harms_no_other() -> None:
+async def test_a_cancelled_send_cancels_no_other() -> None:
     async with consuming() as (_, producer, _):
         sending = producer.send_async(b"x")
         await turns(1)
@@ -334,7 +334,7 @@ async def test_a_cancelled_send_harms_no_other() -> None:
 
 
 @coroutine
-async def test_a_service_that_was_given_stays_open() -> None:
+async def test_a_service_given_by_the_caller_stays_open() -> None:
     with MemoryQueueService() as memory:
         async with aio.QueueService(memory) as service:
             producer, consumer = service.queue("orders").producer(), service.queue("orders").consumer()
@@ -352,7 +352,7 @@ async def test_a_service_that_was_given_stays_open() -> None:
 
 @asynccontextmanager
 async def busy_pool() -> AsyncIterator[None]:
-    """Have the application's own work fill the loop's pool."""
+    """Fill the event loop's thread pool with the application's own work."""
     done = threading.Event()
     pool = ThreadPoolExecutor(1)
     loop = asyncio.get_running_loop()
@@ -381,7 +381,7 @@ async def test_no_call_waits_for_the_applications_own_threads() -> None:
 
 
 class Held:
-    """A call that goes on when it is told to, before it does what it did."""
+    """Wraps a call: it waits for the test's permission, and then makes the original call."""
 
     def __init__(self, call: Callable[[], None], error: Exception | None = None) -> None:
         self._call, self._error = call, error
@@ -401,7 +401,7 @@ class Held:
 async def test_a_cancelled_close_closes_nonetheless(closed: str) -> None:
     memory = MemoryQueueService()
     service = aio.QueueService(memory)
-    # As one that was made from a configuration.
+    # The asyncio service owns its blocking service, as one made from a configuration does.
     service._owned = True
     queue = service.queue("orders")
     producer, consumer = queue.producer(), queue.consumer()
@@ -460,7 +460,7 @@ async def test_a_close_that_fails_leaves_nothing_else_open(owned: bool) -> None:
 
 
 @coroutine
-async def test_a_call_that_fails_when_nobody_waits_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_call_without_a_waiter_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with consuming() as (_, _, consumer):
         failing: Any = consumer.blocking
         sound, failing.close = failing.close, Held(failing.close, OffsetsLost("as the test wants it"))

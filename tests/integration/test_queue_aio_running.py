@@ -1,4 +1,4 @@
-"""Handlers of asyncio: how they run, and what ends them. `test_queue_running` has programs that are sent signals."""
+"""Async handlers: how they run, and what ends them. `test_queue_running` sends signals to whole programs."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ from thresher.queue.memory import MemoryQueueService
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[list[int]]:
-    """The signals that reach the application's own handlers."""
+    """Return the list of signals that reach the application's own signal handlers."""
     with hearing() as heard:
         yield heard
 
@@ -34,7 +34,7 @@ async def test_run_acks_on_return_and_gives_back_on_an_exception() -> None:
         if message.payload == b"bad":
             raise RuntimeError("as the test wants it")
         if message.payload == b"cancelled":
-            # Something that it waits for, not the handler.
+            # As from a cancelled awaitable: the handler itself is not cancelled.
             raise asyncio.CancelledError
 
     async with consuming() as (memory, producer, consumer):
@@ -46,7 +46,7 @@ async def test_run_acks_on_return_and_gives_back_on_an_exception() -> None:
         await running
         assert [letter.reason for letter in memory.dead_letters("orders")] == ["by the handler"]
         async with aio.QueueService(memory).queue("orders").consumer() as another:
-            # By a real clock: the back-off is a second.
+            # The clock is real: the back-off takes a second.
             again = [await another.receive(SOON_SECONDS), await another.receive(SOON_SECONDS)]
     assert {(each.payload, each.delivery_count) for each in again if each is not None} == {
         (b"bad", 2),
@@ -77,7 +77,7 @@ async def test_run_awaits_handlers_at_the_same_time() -> None:
 
 
 @coroutine
-async def test_no_more_handlers_run_at_once_than_told() -> None:
+async def test_no_more_handlers_run_than_the_limit() -> None:
     running: list[bytes] = []
     most, done = 0, 0
 
@@ -85,7 +85,7 @@ async def test_no_more_handlers_run_at_once_than_told() -> None:
         nonlocal most, done
         running.append(message.payload)
         most = max(most, len(running))
-        # For one too many to come, of those that wait.
+        # Time in which a surplus handler could start with a waiting message.
         await turns(20)
         running.remove(message.payload)
         done += 1
@@ -125,7 +125,7 @@ async def test_a_handler_that_exits_ends_the_run(exits: BaseException) -> None:
 
 
 @coroutine
-async def test_handlers_that_fail_are_logged_as_those_of_threads(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_async_handlers_are_logged_like_threaded_ones(caplog: pytest.LogCaptureFixture) -> None:
     async def handle(_: aio.Message) -> None:
         raise RuntimeError("as the test wants it")
 
@@ -160,7 +160,7 @@ async def test_run_ends_by_sigterm_when_its_handlers_have_returned(heard: list[i
 
     async with consuming() as (memory, producer, consumer):
         await producer.send(b"x")
-        # One of them has a message, the other two wait.
+        # One handler has a message, the other two wait.
         running = asyncio.create_task(consumer.run(handle, concurrency=3))
         await handling.wait()
         signal.raise_signal(signal.SIGTERM)
@@ -177,7 +177,7 @@ async def test_run_ends_by_sigterm_when_its_handlers_have_returned(heard: list[i
 @pytest.mark.parametrize("closed", [None, 0, 1])
 @coroutine
 async def test_sigterm_stops_every_run_of_a_loop(heard: list[int], closed: int | None) -> None:
-    # Also where another one ended before.
+    # One of the runs may have ended before.
     async def handle(_: aio.Message) -> None:
         raise AssertionError("there is no message")
 
@@ -246,7 +246,7 @@ async def test_a_second_signal_cancels_handlers_and_gives_back() -> None:
 
 
 @coroutine
-async def test_a_handler_that_ignores_its_cancellation_is_not_waited_for() -> None:
+async def test_a_handler_that_ignores_its_cancellation_is_not_awaited() -> None:
     finish = asyncio.Event()
     asyncio.get_running_loop().call_later(SOON_SECONDS, finish.set)
 
@@ -267,7 +267,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_not_waited_for() -> No
 
 
 @coroutine
-async def test_a_cancelled_run_gives_back_what_it_has() -> None:
+async def test_a_cancelled_run_gives_its_messages_back() -> None:
     handling = asyncio.Event()
 
     async def handle(message: aio.Message) -> None:

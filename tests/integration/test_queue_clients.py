@@ -1,4 +1,4 @@
-"""What the clients of queues are made with, and what they do with it, on a real broker."""
+"""The configuration of the queues' Kafka clients, and its effect on a real broker."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from thresher.queue.hand_off.placing import Placing
 from thresher.queue.queue import group_of
 from thresher.queue.shared_producer import SharedProducer
 
-# An open transaction hides the markers behind it, of all queues.
+# An open transaction hides the later markers of all queues.
 MOST_SECONDS = 5.0
 
 
@@ -28,7 +28,7 @@ def topics(stack: Stack) -> QueueTopics:
 
 
 class Recorded(KafkaClients):
-    """Keeps the time-outs of transactions."""
+    """Kafka clients that record the timeouts of their transactional producers."""
 
     def __init__(self) -> None:
         self.timeouts: list[TransactionTimeouts] = []
@@ -65,7 +65,7 @@ def test_a_message_of_an_aborted_transaction_is_not_received(topics: QueueTopics
     assert list(topics.started(b"q")) == [message.id]
 
 
-def test_a_first_offset_that_was_not_committed_is_not_noted(topics: QueueTopics) -> None:
+def test_an_uncommitted_first_offset_is_not_noted(topics: QueueTopics) -> None:
     def commit(_: Mapping[int, int]) -> None:
         raise BrokerLost("no answer")
 

@@ -1,4 +1,4 @@
-"""Queues on a broker that asks who comes: refused credentials end a consumer, and a silent broker is waited for."""
+"""Queues on a broker with authentication: refused credentials end a consumer, a silent broker is awaited."""
 
 import json
 import uuid
@@ -21,13 +21,13 @@ from thresher.kafka.problem import BrokerRefused
 from thresher.queue import QueueService
 from thresher.testing.proxy import KafkaProxy
 
-# Only how long a failing test waits.
+# Only a failing test waits so long.
 PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
 def queue(stack: Stack) -> str:
-    """A queue whose group and transactions the guarded account may use."""
+    """Return a queue whose group and transactional ids the account may use."""
     name = uuid.uuid4().hex[:12]
     Guard(stack.kafka.bootstrap).admit(f"kafka-mq-{name}")
     return name
@@ -43,7 +43,7 @@ def topics(stack: Stack) -> QueueTopics:
 
 @pytest.fixture
 def keys(stack: Stack, topics: QueueTopics) -> dict[str, Any]:
-    """The configuration of the guarded account."""
+    """Return the configuration with the account's credentials."""
     given = topics.config.model_dump(by_alias=True, exclude_unset=True)
     return {**given, "bootstrap-servers": stack.kafka.bootstrap_of(CLIENTS), "kafka": LOGIN}
 
@@ -70,7 +70,7 @@ def test_refused_credentials_are_an_error_of_every_receive(keys: dict[str, Any],
             assert "wrong" not in str(raised.value)
 
 
-def test_a_broker_that_is_not_there_yet_is_waited_for(stack: Stack, topics: QueueTopics, queue: str) -> None:
+def test_a_broker_that_starts_late_is_awaited(stack: Stack, topics: QueueTopics, queue: str) -> None:
     (listener,) = stack.kafka.options.listeners
     port = listener.advertised_ports[0]
     keys = topics.config.model_dump(by_alias=True, exclude_unset=True)
@@ -85,10 +85,10 @@ def test_a_broker_that_is_not_there_yet_is_waited_for(stack: Stack, topics: Queu
             message.ack(sync=True)
 
 
-def test_a_group_that_may_not_be_read_hides_no_other(
+def test_a_forbidden_group_hides_no_other_queue(
     keys: dict[str, Any], topics: QueueTopics, queue: str, tmp_path: Path
 ) -> None:
-    # Not granted to the account: it may not use the group.
+    # The account has no permission for this queue's group.
     hidden = f"hidden-{queue}"
     with QueueService(topics.config) as service:
         for each in (queue, hidden):
@@ -110,8 +110,8 @@ def test_a_group_that_may_not_be_read_hides_no_other(
     assert f"kafka-mq-{hidden}" in told.stdout.decode() + told.stderr.decode()
 
 
-def test_credentials_accepted_since_are_not_refused(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The client learns that the broker is lost after a time-out, which is shorter here.
+def test_credentials_accepted_later_are_not_reported_as_refused(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The client notices a lost broker after a timeout, which is shorter here.
     monkeypatch.setattr(administration, "_REQUEST_SECONDS", 4.0)
     (listener,) = stack.kafka.options.listeners
     with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=listener.advertised_ports[0]) as proxy:

@@ -1,4 +1,4 @@
-"""Handlers in threads, and what signals do to programs that run handlers. Handlers of asyncio: `test_queue_aio`."""
+"""Handlers in threads, and programs with handlers that get signals. For async handlers see `test_queue_aio_running`."""
 
 import signal
 import subprocess
@@ -40,7 +40,7 @@ def redelivered(queue: Queue) -> Message | None:
 
 
 def run(consumer: QueueConsumer, handler: Handler, concurrency: int = 1) -> None:
-    """Run a handler until something ends that, and fail where nothing does."""
+    """Run a handler until the run ends. The test fails if it does not end."""
     patience = threading.Timer(PATIENCE_SECONDS, consumer.close)
     patience.start()
     try:
@@ -53,7 +53,7 @@ def run(consumer: QueueConsumer, handler: Handler, concurrency: int = 1) -> None
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[list[int]]:
-    """The signals that reach the application's own handlers."""
+    """Return the list of signals that reach the application's own signal handlers."""
     with hearing() as heard:
         yield heard
 
@@ -61,7 +61,7 @@ def heard() -> Iterator[list[int]]:
 # Threads
 
 
-def test_no_more_handlers_run_at_once_than_told(queue: Queue) -> None:
+def test_no_more_handlers_run_than_the_limit(queue: Queue) -> None:
     lock = threading.Lock()
     running: list[Message] = []
     most, done = 0, 0
@@ -74,7 +74,7 @@ def test_no_more_handlers_run_at_once_than_told(queue: Queue) -> None:
             most = max(most, len(running))
             if most == 4:
                 one_more.set()
-        # For one too many to come, of those that wait.
+        # Time in which a surplus handler could start with a waiting message.
         one_more.wait(0.2)
         with lock:
             running.remove(message)
@@ -136,7 +136,7 @@ def test_a_consumer_leaves_while_its_handlers_finish(queue: Queue) -> None:
     def handle(_: Message) -> None:
         signal.raise_signal(signal.SIGTERM)
         seen.append(left.wait(PATIENCE_SECONDS / 2))
-        # Other consumers get whatever comes now.
+        # Later messages go to other consumers.
         before = consumer.in_progress
         send(queue, b"y")
         seen.append(consumer.in_progress == before)
@@ -162,7 +162,7 @@ def test_each_of_two_runs_in_turn_is_stopped(queue: Queue, heard: list[int]) -> 
 
 @contextmanager
 def program(where: str, hang: str) -> Iterator[Any]:
-    """Start a program, and yield it once its two handlers have messages, or the first where it blocks the loop."""
+    """Start a program, and yield it once both handlers have messages; one handler suffices if it blocks the loop."""
     command = [sys.executable, "-m", "tests.queue.run_program", where, hang]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -177,9 +177,9 @@ def program(where: str, hang: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("where", ["threads", "asyncio"])
-def test_a_second_signal_waits_for_no_handler(where: str) -> None:
+def test_a_second_signal_does_not_wait_for_handlers(where: str) -> None:
     with program(where, "wait") as process:
-        # Of two kinds: two of one kind may become one.
+        # Two different signals, because two equal pending signals may become one.
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=PATIENCE_SECONDS)
@@ -189,7 +189,7 @@ def test_a_second_signal_waits_for_no_handler(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["threads", "asyncio"])
-def test_signals_that_other_threads_get_are_heard(where: str) -> None:
+def test_signals_delivered_to_other_threads_are_handled(where: str) -> None:
     with program(where, "wait") as process:
         signal_a_thread(process.pid, signal.SIGTERM)
         signal_a_thread(process.pid, signal.SIGINT)
@@ -199,7 +199,7 @@ def test_signals_that_other_threads_get_are_heard(where: str) -> None:
 
 
 @pytest.mark.parametrize("hang", ["ignore", "block"])
-def test_a_third_signal_ends_what_cannot_be_cancelled(hang: str) -> None:
+def test_a_third_signal_ends_an_uncancellable_program(hang: str) -> None:
     with program("asyncio", hang) as process:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
@@ -232,7 +232,7 @@ print("ended")
 """
 
 
-def test_a_handler_that_is_not_pythons_is_left_alone() -> None:
+def test_a_signal_handler_not_set_by_python_stays() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", FOREIGN], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False,
         timeout=PATIENCE_SECONDS,

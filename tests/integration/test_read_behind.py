@@ -1,7 +1,7 @@
-"""The safety rule of windows against transactions of a real server: savepoints, late commits and prepared ones.
+"""The safety rule of windows, with transactions of a real server: savepoints, late commits, prepared transactions.
 
-A random course of transactions, from a seed; at a random moment the horizon is taken, and then the course goes on. What
-the rule lets through must have been committed at that moment. All in one thread: what happened before what is known.
+Transactions run at random, from a seed. At a random moment the horizon is taken, and then the transactions go on. Every
+row that the rule lets through must have been committed at that moment. One thread does it all, so the order is known.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def server() -> Iterator[Postgres]:
 
 @dataclass
 class Writer:
-    """A session, with the rows of its open transaction; one list more for each savepoint."""
+    """A session with the rows of its open transaction: one list, and one for each savepoint."""
 
     connection: psycopg.Connection[Any]
     parts: list[list[int]] = field(default_factory=lambda: [[]])
@@ -47,7 +47,7 @@ class Writer:
 
 
 class Course:
-    """What writers do, by chance, and which rows are committed so far."""
+    """Random actions of the writers, and the rows that are committed so far."""
 
     def __init__(self, dsn: str, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -56,11 +56,11 @@ class Course:
         self.prepared: dict[str, list[int]] = {}
         self.committed: set[int] = set()
         self.done: set[str] = set()
-        # Their names are the whole server's.
+        # Names of prepared transactions are shared by the whole server.
         self._names = map(f"{seed}-{{}}".format, itertools.count())
 
     def go(self, steps: int) -> None:
-        """Let so many things happen."""
+        """Do `steps` random actions."""
         doings: dict[Callable[[Writer], None], int] = {
             self.insert: 8, self.savepoint: 3, self.roll_back_to: 1, self.release: 1, self.commit: 4,
             self.roll_back: 1, self.prepare: 2, self.end_prepared: 2,
@@ -70,7 +70,7 @@ class Course:
             doing(self.chance.choice(self.writers))
 
     def insert(self, writer: Writer) -> None:
-        # Ids are drawn in any order: a row that commits late may have a low one.
+        # Ids come in any order: a row that commits late may have a low id.
         row = writer.connection.execute(
             "INSERT INTO outbox (kafka_topic, kafka_key) VALUES ('t', 'k') RETURNING id"
         ).fetchone()
@@ -108,7 +108,7 @@ class Course:
             name = next(self._names)
             writer.connection.execute(f"PREPARE TRANSACTION '{name}'")
             self.prepared[name] = writer.rows
-            # The driver still thinks that it is in the transaction.
+            # psycopg still takes the session for being in the transaction.
             writer.connection.rollback()
             self._ended(writer, [])
 
@@ -124,7 +124,7 @@ class Course:
                 self.administrator.execute(f"ROLLBACK PREPARED '{name}'")
 
     def end(self) -> None:
-        """Commit all that is open."""
+        """Commit every open transaction."""
         for writer in self.writers:
             self.commit(writer)
         for name, rows in self.prepared.items():
@@ -142,7 +142,7 @@ class Course:
 
 
 def readable(reader: PendingReader, horizon: str) -> tuple[set[int], set[int]]:
-    """Return all rows that are there, and those of them that may be read behind."""
+    """Return all visible rows, and the rows that the rule lets through."""
     window, whole = reader.window(WANTED, after=LOWEST, upto=HIGHEST, oldest_transaction=horizon)
     assert whole
     ids, ages, horizons = (window.column(name).to_pylist() for name in ("id", "age", "horizon_age"))
@@ -154,7 +154,7 @@ def readable(reader: PendingReader, horizon: str) -> tuple[set[int], set[int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_may_be_read_behind_was_committed_before_the_horizon(server: Postgres, seed: int) -> None:
+def test_rows_that_pass_the_horizon_were_committed_before_it(server: Postgres, seed: int) -> None:
     dsn = server.create_database(f"course_{seed}")
     with psycopg.connect(dsn) as connection:
         create_schema(connection, OUTBOX)
@@ -175,11 +175,11 @@ def test_what_may_be_read_behind_was_committed_before_the_horizon(server: Postgr
             assert there == course.committed
             assert may <= committed, f"not committed at the horizon: {sorted(may - committed)}"
             allowed, refused = allowed + len(may), refused + len(there - may)
-        # With nothing left open, the rule lets everything through.
+        # Without open transactions the rule lets every row through.
         course.end()
         horizon = reader.oldest_transaction()
         assert horizon is not None
         assert readable(reader, horizon) == (course.committed, course.committed)
-    # Else there was nothing to see.
+    # Otherwise the test has shown nothing.
     assert course.done == {"rolled back to a savepoint", "savepoint committed", "prepared committed"}
     assert min(allowed, refused) > 100, (allowed, refused)

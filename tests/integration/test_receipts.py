@@ -1,4 +1,4 @@
-"""What a stash returns, and what keeps a writer from filling a table that nobody empties."""
+"""Receipts of stashed messages, and the limit that keeps a writer from filling an outbox that nobody empties."""
 
 from collections.abc import Iterator
 from datetime import UTC
@@ -39,7 +39,7 @@ def own(dsn: str, shape: Shape) -> Iterator[psycopg.Connection[Any]]:
 
 
 class Clock:
-    """A clock that is set."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -61,7 +61,7 @@ def stored(connection: psycopg.Connection[Any]) -> list[Receipt]:
 
 def test_receipts_name_the_rows_in_order(own: psycopg.Connection[Any], shape: Shape) -> None:
     outbox = Outbox(shape=shape)
-    # What a caller's session says about times does not matter.
+    # The time zone of the caller's session does not matter.
     own.execute("SET TimeZone = 'Asia/Kathmandu'; SET DateStyle = 'German'")
     single = [outbox.stash(own, message(number)) for number in range(2)]
     several = outbox.stash_many(own, (message(number) for number in range(2, 30)), receipts=True)
@@ -113,7 +113,7 @@ def test_a_refused_message_leaves_the_transaction_usable(own: psycopg.Connection
     ],
     ids=["rule", "trigger"],
 )
-def test_a_row_that_is_dropped_is_told(own: psycopg.Connection[Any], shape: Shape, dropping: str) -> None:
+def test_a_dropped_row_is_reported(own: psycopg.Connection[Any], shape: Shape, dropping: str) -> None:
     own.execute(dropping.encode())
     own.commit()
     outbox = Outbox(shape=shape)
@@ -156,7 +156,7 @@ def test_waiting_rows_are_counted_once_a_second(own: psycopg.Connection[Any], sh
     clock.now += 0.3
     with pytest.raises(OutboxFull):
         outbox.stash(own, message())
-    # Another outbox object looks for itself.
+    # Another `Outbox` object counts by itself.
     with pytest.raises(OutboxFull):
         Outbox(shape=shape, limits=Limits(outstanding=4)).stash(own, message())
     assert Outbox(shape=shape, limits=Limits(outstanding=5)).stash(own, message()) is not None
@@ -166,7 +166,9 @@ def limited(shape: Shape, clock: Clock) -> Outbox:
     return Outbox(shape=shape, limits=Limits(outstanding=3), clock=clock)
 
 
-def test_own_uncommitted_rows_refuse_nobody_else(own: psycopg.Connection[Any], shape: Shape, dsn: str) -> None:
+def test_uncommitted_rows_refuse_only_their_own_connection(
+    own: psycopg.Connection[Any], shape: Shape, dsn: str
+) -> None:
     clock = Clock()
     outbox = limited(shape, clock)
     assert outbox.stash_many(own, [message(number) for number in range(9)]) == 9
@@ -178,13 +180,13 @@ def test_own_uncommitted_rows_refuse_nobody_else(own: psycopg.Connection[Any], s
         own.commit()
         clock.now += 1.1
         with pytest.raises(OutboxFull):
-            # It has written, and is refused for rows of another.
+            # This connection has written, and is refused because of another connection's rows.
             outbox.stash(other, message())
         other.rollback()
         clock.now += 1.1
         with pytest.raises(OutboxFull):
             outbox.stash(other, message())
-        # Nothing was written, so that holds for all.
+        # This transaction has written nothing, so its count holds for all connections.
         own.execute("DELETE FROM outbox")
         own.commit()
         with pytest.raises(OutboxFull):
@@ -192,7 +194,7 @@ def test_own_uncommitted_rows_refuse_nobody_else(own: psycopg.Connection[Any], s
 
 
 @pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
-def test_an_old_snapshot_tells_only_its_own_connection(
+def test_an_old_snapshot_counts_only_for_its_own_connection(
     own: psycopg.Connection[Any], shape: Shape, dsn: str, level: psycopg.IsolationLevel
 ) -> None:
     clock = Clock()
@@ -203,7 +205,7 @@ def test_an_old_snapshot_tells_only_its_own_connection(
         outbox.stash_many(other, [message(number) for number in range(9)])
         other.commit()
         clock.now += 1.1
-        assert outbox.stash(own, message()) is not None, "it sees an empty table"
+        assert outbox.stash(own, message()) is not None, "its snapshot shows an empty table"
         with pytest.raises(OutboxFull):
             outbox.stash(other, message())
 
@@ -240,7 +242,7 @@ def test_waiting_rows_are_counted_by_their_index(dsn: str) -> None:
             "INSERT INTO outbox (kafka_topic, kafka_key) SELECT 't', convert_to('k' || n, 'UTF8') "
             "FROM generate_series(1, 20000) n"
         )
-        # Statistics of a table whose every row waits.
+        # Statistics of a table in which every row is pending.
         connection.execute("ANALYZE outbox")
         connection.execute("UPDATE outbox SET dispatched_time = now()")
         query = psycopg.ClientCursor(connection).mogrify(statement("outbox_outstanding", NAME), {"most": 1001})

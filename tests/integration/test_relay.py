@@ -1,4 +1,4 @@
-"""What a relay does with rows, good and bad, on real servers and a real Spark."""
+"""A relay with good and bad rows, on real servers and a real Spark."""
 
 import copy
 import threading
@@ -46,7 +46,7 @@ def headers_of(message: Any) -> list[Any]:
 
 
 def in_order(messages: Any) -> None:
-    """See that the numbers in the values rise within each key."""
+    """Check that the numbers in the values rise within each key."""
     for key in {message.key() for message in messages}:
         numbers = [int(message.value()) for message in messages if message.key() == key]
         assert numbers == sorted(numbers)
@@ -95,7 +95,7 @@ def test_goharvests_table_is_relayed_too(place: Places) -> None:
     assert [message.key() for message in found if message.value() is None] == [b"k0"]
 
 
-def test_rows_that_commit_late_are_sent_and_those_rolled_back_are_not(place: Places) -> None:
+def test_late_commits_are_sent_and_rolled_back_rows_are_not(place: Places) -> None:
     at = place()
     with psycopg.connect(at.dsn) as late, psycopg.connect(at.dsn) as gone, at.relaying() as relaying:
         at.outbox.stash(late, Message(topic=at.topic, key="late", value="low id"))
@@ -108,7 +108,7 @@ def test_rows_that_commit_late_are_sent_and_those_rolled_back_are_not(place: Pla
         relaying.until(lambda: at.pending() == 0)
 
 
-def test_rows_keep_their_order_per_key_while_they_come_in(place: Places) -> None:
+def test_rows_keep_their_order_per_key_under_load(place: Places) -> None:
     at = place()
     count = 3000
 
@@ -157,7 +157,7 @@ def test_transforms_filter_and_change_one_after_another(place: Places) -> None:
     assert at.dead() == []
 
 
-def test_a_row_that_a_transform_fails_on_is_set_aside_and_the_others_go_on(place: Places) -> None:
+def test_a_row_that_fails_in_a_transform_is_dead_alone(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key="k", value="bad" if n in {7, 400} else str(n)) for n in range(500)))
     with at.relaying(transforms=("tests.relay.transforms:picky",), shards=1) as relaying:
@@ -169,7 +169,7 @@ def test_a_row_that_a_transform_fails_on_is_set_aside_and_the_others_go_on(place
         assert f"tests.relay.transforms:picky failed on row {row[0]}: ValueError: this one I do not like" in row[2]
 
 
-def test_a_transform_that_always_fails_holds_the_relay_and_empties_nothing(place: Places) -> None:
+def test_a_transform_that_always_fails_makes_no_dead_rows(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value="x") for n in range(300)))
     with at.relaying(transforms=("tests.relay.transforms:broken",), shards=1) as relaying:
@@ -181,7 +181,7 @@ def test_a_transform_that_always_fails_holds_the_relay_and_empties_nothing(place
         at.read(300)
 
 
-def test_a_transform_that_has_never_succeeded_sets_nothing_aside(place: Places, tmp_path: Path) -> None:
+def test_a_transform_without_any_success_makes_no_dead_rows(place: Places, tmp_path: Path) -> None:
     at = place()
     out_of_order = tmp_path / "out-of-order"
     out_of_order.touch()
@@ -190,12 +190,12 @@ def test_a_transform_that_has_never_succeeded_sets_nothing_aside(place: Places, 
         relaying.until(lambda: "all 17 rows of its first batch" in relaying.relay.alarms.get(at.topic, ""))
         relaying.until(lambda: not relaying.up)
         assert at.dead() == []
-        # Whatever it missed is there again: nobody has to start anything.
+        # The transform works again, and the relay goes on by itself.
         out_of_order.unlink()
         relaying.until(lambda: at.pending() == 0 and relaying.up and not relaying.relay.alarms)
         relaying.undisturbed()
         assert at.dead() == []
-        # From now on a row that it fails on is the row's own fault.
+        # After a first success, a row that fails in the transform is dead.
         at.stash(Message(topic=at.topic, key="k", value=str(tmp_path)))
         relaying.until(lambda: [row[1] for row in at.dead()] == ["transform"])
     at.read(17)
@@ -209,7 +209,7 @@ def test_a_transform_that_cannot_be_imported_ends_the_relay(place: Places) -> No
     assert "nowhere" in str(error)
 
 
-def test_a_record_too_large_among_ten_thousand_is_set_aside_alone(place: Places) -> None:
+def test_a_record_too_large_is_dead_alone_among_many(place: Places) -> None:
     at = place()
     narrow = f"{at.prefix}narrow"
     at.admin.create_topic(narrow, partitions=2, config={"max.message.bytes": "20000"})
@@ -228,7 +228,7 @@ def test_a_record_too_large_among_ten_thousand_is_set_aside_alone(place: Places)
     assert attempts > 1
 
 
-def test_rows_that_cannot_be_records_are_set_aside_with_their_reason(place: Places) -> None:
+def test_unsendable_rows_are_dead_with_their_reason(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="before"))
     insert = "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values"
@@ -242,7 +242,7 @@ def test_rows_that_cannot_be_records_are_set_aside_with_their_reason(place: Plac
     at.sql(f"{insert}) VALUES (%s, 'k', '{{{{a,b}},{{c,d}}}}', '{{{{x,y}},{{z,z}}}}')", at.topic)
     at.sql("INSERT INTO outbox (kafka_topic, kafka_value) VALUES (%s, repeat('x', 17000000)::bytea)", at.topic)
     at.stash(Message(topic=at.topic, key="k", value="after"))
-    # A strange creation time is no reason not to be sent.
+    # A row with an odd creation time is sent.
     at.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, create_time) VALUES (%s, 'k', 'x', 'infinity')",
         at.topic,
@@ -262,23 +262,23 @@ def test_rows_that_cannot_be_records_are_set_aside_with_their_reason(place: Plac
     assert "it has 3" in found[3][1]
 
 
-def test_a_blocked_key_waits_however_many_rows_it_has_and_the_others_go_on(place: Places) -> None:
+def test_a_blocked_key_waits_and_other_keys_are_sent(place: Places) -> None:
     at = place()
     at.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, 'blocked', '{a}')", at.topic
-    )  # a header without a value
+    )  # A header without a value.
     at.stash(*(Message(topic=at.topic, key="blocked", value=str(n)) for n in range(500)))
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value="free") for n in range(200)))
     settings: dict[str, Any] = {"poison": Poison.BLOCK_KEY, "limits": {"batch_rows": 50}}
     with at.relaying(**settings) as relaying:
         assert set(values(at.read(200))) == {b"free"}
         relaying.until(lambda: at.pending() == 500)
-    with at.relaying(**settings) as relaying:  # also after a restart
+    with at.relaying(**settings) as relaying:  # Also after a restart.
         at.stash(Message(topic=at.topic, key="more", value="free"))
         assert set(values(at.read(201))) == {b"free"}
         ((id_, kind, _, _, blocking),) = at.dead()
         assert (kind, blocking) == ("malformed", True)
-        # Mended and put back, it goes before those that waited for it.
+        # The repaired and replayed row precedes the rows that waited for it.
         at.sql("UPDATE outbox_dead SET kafka_header_values = '{x}', kafka_value = 'mended'")
         at.sql(
             "WITH gone AS (DELETE FROM outbox_dead WHERE id = %s RETURNING *) INSERT INTO outbox (id, kafka_topic,"
@@ -291,7 +291,7 @@ def test_a_blocked_key_waits_however_many_rows_it_has_and_the_others_go_on(place
         relaying.until(lambda: at.pending() == 0)
 
 
-def test_the_policy_halt_ends_the_relay_with_the_row_and_leaves_it_where_it_is(place: Places) -> None:
+def test_the_policy_halt_ends_the_relay_and_keeps_the_row(place: Places) -> None:
     at = place()
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key) VALUES ('not a topic', 'k')")
     with at.relaying(poison=Poison.HALT, shards=1) as relaying:
@@ -303,14 +303,14 @@ def test_the_policy_halt_ends_the_relay_with_the_row_and_leaves_it_where_it_is(p
     assert at.dead() == []
 
 
-def test_rows_of_a_missing_topic_wait_for_it_while_the_others_go_on(place: Places) -> None:
+def test_rows_of_a_missing_topic_wait_while_others_are_sent(place: Places) -> None:
     at = place()
     missing = f"{at.prefix}missing"
     at.stash(*(Message(topic=missing, key=f"k{n}", value=str(n)) for n in range(200)))
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(200)))
     with at.relaying(limits={"batch_rows": 50}) as relaying:
         at.read(200)
-        # A row that is there may not be settled yet.
+        # A row that was sent may not be settled yet.
         relaying.until(lambda: missing in relaying.relay.alarms and at.pending() == 200)
         at.admin.create_topic(missing)
         at.read(200, missing)
@@ -319,7 +319,7 @@ def test_rows_of_a_missing_topic_wait_for_it_while_the_others_go_on(place: Place
     assert at.dead() == []
 
 
-def test_rows_of_a_topic_that_stays_missing_are_set_aside_after_the_grace(place: Places) -> None:
+def test_rows_of_a_missing_topic_are_dead_after_the_grace(place: Places) -> None:
     at = place()
     missing = f"{at.prefix}missing"
     with at.relaying(limits={"grace_seconds": 3.0}, shards=1) as relaying:
@@ -327,7 +327,7 @@ def test_rows_of_a_topic_that_stays_missing_are_set_aside_after_the_grace(place:
         at.stash(*(Message(topic=missing, key=f"k{n}", value=str(n)) for n in range(20)))
         relaying.until(lambda: missing in relaying.relay.alarms)
         relaying.until(lambda: len(at.dead()) == 20)
-        # Not before the grace was over, by the database's clock: whoever looks may be late.
+        # By the database's clock the grace was over: the test may look later.
         assert at.sql("SELECT min(dead_time - create_time) > '2.9 s' FROM outbox_dead") == [(True,)]
         at.stash(Message(topic=at.topic, key="k", value="on"))
         at.read(1)
@@ -335,7 +335,7 @@ def test_rows_of_a_topic_that_stays_missing_are_set_aside_after_the_grace(place:
     assert at.pending() == 0
 
 
-def test_a_change_of_shards_sends_nothing_twice_and_nothing_out_of_order(place: Places) -> None:
+def test_a_change_of_shards_repeats_and_reorders_nothing(place: Places) -> None:
     at = place()
     sent = 0
     for shards in (1, 3):
@@ -348,7 +348,7 @@ def test_a_change_of_shards_sends_nothing_twice_and_nothing_out_of_order(place: 
     in_order(found)
 
 
-def test_a_newer_relay_goes_on_and_the_older_ends_as_superseded(place: Places) -> None:
+def test_a_newer_relay_supersedes_the_older_one(place: Places) -> None:
     at = place()
     with at.relaying() as older:
         older.until(lambda: older.up)
@@ -417,7 +417,7 @@ def test_another_name_for_the_same_outbox_is_refused_until_adopted(place: Places
         at.read(2)
         relaying.until(lambda: at.pending() == 0)
     assert at.sql("SELECT name FROM thresher_relay") == [(f"{name}-2",)]
-    # And back, where there is progress of that name.
+    # Back to the first name, which has a progress topic.
     with pytest.raises(InvalidInput, match="was not relayed under another name"):
         adopt(at, name, instead_of=name)
     adopt(at, name, instead_of=f"{name}-2")
@@ -427,7 +427,7 @@ def test_another_name_for_the_same_outbox_is_refused_until_adopted(place: Places
         relaying.until(lambda: at.pending() == 0)
 
 
-def test_a_progress_topic_that_the_broker_would_empty_by_itself_is_refused(place: Places) -> None:
+def test_a_progress_topic_with_finite_retention_is_refused(place: Places) -> None:
     at = place()
     at.admin.create_topic(f"{at.settings().name}.progress", config={"retention.ms": "3600000"})
     with at.relaying(shards=1) as relaying:
@@ -436,7 +436,7 @@ def test_a_progress_topic_that_the_broker_would_empty_by_itself_is_refused(place
     assert "retention.ms=3600000" in str(error)
 
 
-def test_a_copy_of_the_database_and_a_replaced_progress_topic_are_refused_until_adopted(place: Places) -> None:
+def test_a_copied_database_or_replaced_progress_topic_needs_adopt(place: Places) -> None:
     at = place()
     name = at.settings().name
     with at.relaying(shards=1) as relaying:
@@ -466,7 +466,7 @@ def adopt(at: Place, name: str, **options: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["password", "table", "permission"])
-def test_what_somebody_has_to_mend_ends_the_relay_at_once_with_a_clear_error(place: Places, what: str) -> None:
+def test_an_error_that_needs_a_person_ends_the_relay(place: Places, what: str) -> None:
     at = place()
     changes: dict[str, Any] = {}
     if what == "password":
@@ -499,7 +499,7 @@ def test_large_rows_are_bounded_by_bytes(place: Places) -> None:
         assert relaying.total("transactions") >= 12
 
 
-def test_rows_are_published_by_python_workers_and_never_by_the_driver(place: Places) -> None:
+def test_only_python_workers_publish_rows_never_the_driver(place: Places) -> None:
     import os
 
     at = place()
@@ -514,7 +514,7 @@ def test_rows_are_published_by_python_workers_and_never_by_the_driver(place: Pla
     assert os.getpid() not in pids
 
 
-def test_a_relay_that_waits_for_the_database_takes_over_when_it_is_there(place: Places) -> None:
+def test_a_relay_takes_over_once_its_database_is_reachable(place: Places) -> None:
     at = place()
     name = at.sql("SELECT current_database()")[0][0]
     admin = psycopg.conninfo.make_conninfo(at.dsn, dbname="postgres")
@@ -542,9 +542,7 @@ def ended_by_kept_rows(relaying: Relaying) -> None:
 
 
 @pytest.mark.parametrize(("partition", "sent"), [(None, 1), (99, 0)], ids=["sent", "dead"])
-def test_rows_that_something_keeps_from_being_removed_end_the_relay(
-    place: Places, partition: int | None, sent: int
-) -> None:
+def test_rows_that_cannot_be_deleted_end_the_relay(place: Places, partition: int | None, sent: int) -> None:
     at = place()
     keep_rows(at)
     at.stash(Message(topic=at.topic, key="k", value="1", partition=partition))
@@ -553,11 +551,11 @@ def test_rows_that_something_keeps_from_being_removed_end_the_relay(
 
 
 @pytest.mark.parametrize("delivery", Delivery)
-def test_rows_that_are_kept_are_not_sent_again_by_who_starts_the_relay_again(place: Places, delivery: Delivery) -> None:
+def test_rows_that_cannot_be_deleted_are_not_sent_again(place: Places, delivery: Delivery) -> None:
     at = place()
     keep_rows(at)
     at.stash(Message(topic=at.topic, key="k", value="1"))
-    # The last with another layout: what the one before it published is settled by the driver.
+    # The last relay has another layout: the driver settles the rows that its predecessor published.
     for shards in (1, 1, 2):
         ended_by_kept_rows(at.relaying(shards=shards, delivery=delivery, producer_factory=PRODUCER))
     at.read(1)
@@ -577,7 +575,7 @@ def test_the_empty_key_is_a_key_with_one_partition(place: Places) -> None:
     in_order(found)
 
 
-def test_a_layout_with_more_shards_that_never_ran_is_left_behind(place: Places) -> None:
+def test_a_larger_layout_that_never_ran_is_replaced(place: Places) -> None:
     at = place()
     with at.relaying() as relaying:
         relaying.until(lambda: relaying.up)
@@ -588,9 +586,7 @@ def test_a_layout_with_more_shards_that_never_ran_is_left_behind(place: Places) 
     assert at.sql("SELECT shards FROM thresher_relay") == [(2,)]
 
 
-def test_the_layout_is_the_one_found_with_the_term_not_one_read_before_it(
-    place: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_take_over_settles_the_layout_found_with_its_term(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     at = place()
     with at.relaying(shards=2) as relaying:
         relaying.until(lambda: relaying.up)
@@ -604,18 +600,18 @@ def test_the_layout_is_the_one_found_with_the_term_not_one_read_before_it(
     monkeypatch.setattr(takeover, "_settle_layout", settle)
 
     def meanwhile(*given: Any, **more: Any) -> Any:
-        # Another leader, with another layout, between our look and our term.
+        # Another leader changes the layout after our first look and before our term.
         monkeypatch.setattr(takeover, "own_topic", own_topic)
         at.sql("UPDATE thresher_relay SET shards = 4")
         return own_topic(*given, **more)
 
     monkeypatch.setattr(takeover, "own_topic", meanwhile)
     taken_over(at.settings(shards=2))
-    # Again, where it was tried again.
+    # Several times, if the take-over was retried.
     assert set(fenced) == {4}
 
 
-def test_rows_that_a_restored_database_brings_back_are_not_sent_again(place: Places, stack: Stack) -> None:
+def test_rows_of_a_restored_database_are_not_sent_again(place: Places, stack: Stack) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(60)))
     at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_value FROM outbox")
@@ -632,7 +628,7 @@ def test_rows_that_a_restored_database_brings_back_are_not_sent_again(place: Pla
     in_order(found)
 
 
-def test_rows_that_come_back_with_a_table_of_the_same_server_are_not_sent_again(place: Places) -> None:
+def test_rows_of_a_restored_table_are_not_sent_again(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(60)))
     columns = "id, create_time, kafka_topic, kafka_key, kafka_value"
@@ -640,7 +636,7 @@ def test_rows_that_come_back_with_a_table_of_the_same_server_are_not_sent_again(
     with at.relaying(shards=2, limits={"batch_rows": 5}) as relaying:
         at.read(60)
         relaying.until(lambda: at.pending() == 0)
-    # As a restore of the table does, while the server runs on.
+    # As a restore of the table, while the server runs.
     at.sql("ALTER TABLE outbox RENAME TO lost")
     at.sql("CREATE TABLE outbox (LIKE lost INCLUDING ALL)")
     at.sql(f"INSERT INTO outbox ({columns}) SELECT * FROM backup")
@@ -652,7 +648,7 @@ def test_rows_that_come_back_with_a_table_of_the_same_server_are_not_sent_again(
     in_order(found)
 
 
-def test_a_copy_of_the_database_on_the_same_server_is_refused_and_once_adopted_sends_nothing_again(
+def test_an_adopted_copy_of_the_database_sends_nothing_again(
     place: Places,
 ) -> None:
     at = place()
@@ -676,7 +672,7 @@ def test_a_copy_of_the_database_on_the_same_server_is_refused_and_once_adopted_s
 
 
 def copy_of(at: Place) -> Place:
-    """Return the same place on a copy of its database."""
+    """Return the place with a copy of its database."""
     ((name,),) = at.sql("SELECT current_database()")
     copied = f"{name}_copy"
     with psycopg.connect(at.stack.postgres.dsn(), autocommit=True) as connection:
@@ -687,9 +683,7 @@ def copy_of(at: Place) -> Place:
 
 
 @pytest.mark.parametrize("settling", list(Settling))
-def test_settling_does_not_slow_down_on_a_table_whose_statistics_are_those_of_an_empty_one(
-    place: Places, settling: Settling
-) -> None:
+def test_settling_stays_fast_with_statistics_of_an_empty_table(place: Places, settling: Settling) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(5)))
     with at.relaying(settling=settling, shards=1) as relaying:
@@ -700,11 +694,11 @@ def test_settling_does_not_slow_down_on_a_table_whose_statistics_are_those_of_an
     with at.relaying(settling=settling, shards=1) as relaying:
         relaying.until(lambda: relaying.relay.term)
         at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(30_000)))
-        # Seen: 2 s. With a join that is planned for an empty table it takes minutes.
+        # Measured: 2 s. With a join that is planned for an empty table it takes minutes.
         relaying.until(lambda: at.pending() == 0, 60)
 
 
-def test_a_row_that_came_back_under_an_old_id_is_not_settled_by_its_predecessors_progress(place: Places) -> None:
+def test_a_new_row_under_an_old_id_is_not_settled(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(5)))
     with at.relaying(shards=1) as relaying:
@@ -717,7 +711,7 @@ def test_a_row_that_came_back_under_an_old_id_is_not_settled_by_its_predecessors
         assert values(at.read(10)) == [str(n).encode() for n in range(10)]
 
 
-def test_where_idle_sessions_are_ended_those_of_an_idle_relay_are_not(place: Places) -> None:
+def test_idle_session_timeout_does_not_end_an_idle_relays_sessions(place: Places) -> None:
     at = place()
     name = at.sql("SELECT current_database()")[0][0]
     at.sql(f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '1s'")
@@ -725,16 +719,16 @@ def test_where_idle_sessions_are_ended_those_of_an_idle_relay_are_not(place: Pla
         for number in range(2):
             at.stash(Message(topic=at.topic, key="k", value=str(number)))
             at.read(number + 1)
-            # More than what a session may be idle.
+            # Longer than `idle_session_timeout`.
             time.sleep(2.0)
         assert at.pending() == 0
         relaying.undisturbed()
 
 
-def test_a_settling_that_fails_is_repaired_without_another_row(place: Places) -> None:
+def test_a_failed_settling_is_repaired_without_another_row(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="0"))
-    # Of the shard's sessions, the one that settles is the only one to commit anything.
+    # Among the shard's sessions only the one that settles commits.
     settles = (
         "FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'thresher/%'"
         " AND state = 'idle' AND query = 'COMMIT'"

@@ -1,4 +1,5 @@
-"""At least once, in order per key, for readers of everything: marked, sent in waves, purged, marked anew on failure."""
+"""At least once, in order per key, for `read_uncommitted` readers: rows are marked, sent in waves, purged, and marked
+again after a failure."""
 
 import contextlib
 import random
@@ -47,7 +48,7 @@ def by_key(read: list[Read]) -> Iterator[list[int]]:
     yield from keys.values()
 
 
-def test_rows_arrive_once_and_in_order_when_nothing_fails_and_no_mark_is_left(place: Place) -> None:
+def test_rows_arrive_once_and_in_order_without_faults(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(MANY)))
     with place.relaying(delivery=Delivery.AT_LEAST_ONCE) as relaying:
         relaying.until(lambda: place.pending() == 0)
@@ -68,15 +69,13 @@ def sent(relaying: Relaying, rows: int) -> bool:
 
 
 @pytest.mark.parametrize("relays", [1, 3, pytest.param(8, marks=pytest.mark.soak)])
-def test_a_reader_of_everything_sees_direct_repeats_at_most_when_one_in_fifty_records_fails(
-    ours: Place, tmp_path: Path, relays: int
-) -> None:
-    # Fewer rows a second than a relay sends whose every batch fails somewhere: seen, 400 rows in 2 s.
+def test_failed_records_lead_to_direct_repeats_at_most(ours: Place, tmp_path: Path, relays: int) -> None:
+    # A lower rate than that of a relay with a fault in every batch. Measured: 400 rows in 2 s.
     with Load(ours, tmp_path, own_keys=True, keys=120, rate=120.0) as load, contextlib.ExitStack() as scene:
         older: list[Relaying] = []
         for _ in range(relays):
             newer = scene.enter_context(at_least_once(ours, producer_factory=FAULTY))
-            # It goes on and on.
+            # The relay continues despite repeated faults.
             for wanted in (200, 400, 600):
                 newer.until(partial(sent, newer, wanted))
             assert all(isinstance(relay.ended(), Superseded) for relay in older)
@@ -87,7 +86,7 @@ def test_a_reader_of_everything_sees_direct_repeats_at_most_when_one_in_fifty_re
     assert verdict.rolled_back > 0
 
 
-def test_sessions_that_the_database_ends_lead_to_direct_repeats_at_most(ours: Place, tmp_path: Path) -> None:
+def test_ended_database_sessions_lead_to_direct_repeats_at_most(ours: Place, tmp_path: Path) -> None:
     with Load(ours, tmp_path, own_keys=True, keys=60, rate=200.0) as load, at_least_once(ours) as relaying:
         for wanted in (100, 200, 300):
             relaying.until(partial(sent, relaying, wanted))
@@ -101,7 +100,7 @@ def test_sessions_that_the_database_ends_lead_to_direct_repeats_at_most(ours: Pl
     load.require_clean(400, everything=True)
 
 
-def test_rows_that_a_dead_leader_of_goharvest_had_marked_are_picked_up_in_their_order(place: Place) -> None:
+def test_rows_marked_by_a_dead_goharvest_are_sent_in_order(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(MANY)))
     mark = "session_id" if place.shape is Shape.DEIMOS else "leader_id"
     place.sql(f"UPDATE {place.table} SET {mark} = %s WHERE id %% 3 > 0", uuid.uuid4())
@@ -112,7 +111,7 @@ def test_rows_that_a_dead_leader_of_goharvest_had_marked_are_picked_up_in_their_
         assert numbers == sorted(numbers)
 
 
-def test_a_lower_id_that_commits_late_is_sent_and_gaps_are_no_wait(ours: Place) -> None:
+def test_a_late_lower_id_is_sent_without_waiting_for_gaps(ours: Place) -> None:
     with (
         at_least_once(ours, shards=1) as relaying,
         psycopg.connect(ours.dsn) as late,
@@ -132,7 +131,7 @@ def test_a_lower_id_that_commits_late_is_sent_and_gaps_are_no_wait(ours: Place) 
 
 
 def test_keys_with_few_rows_overtake_one_with_many(ours: Place) -> None:
-    # In one partition, where it shows what came before what, however long somebody took to look.
+    # In one partition the offsets show the order.
     line = f"{ours.prefix}line"
     ours.admin.create_topic(line, partitions=1)
     ours.stash(*(Message(topic=line, key=b"hot", value=b"v") for _ in range(5_000)))
@@ -145,12 +144,12 @@ def test_keys_with_few_rows_overtake_one_with_many(ours: Place) -> None:
     read = sorted(read_topics(ours.stack.kafka.bootstrap, [line]), key=lambda each: each.offset)
     last = max(place for place, each in enumerate(read) if each.key != b"hot")
     before = sum(each.key == b"hot" for each in read[:last])
-    # Of those that waited when the others came.
+    # Count only the hot rows that were pending when the cold ones were stored.
     assert before - (5_000 - waiting) < 2_000
 
 
 @pytest.mark.parametrize("factory", [None, FAULTY], ids=["sound", "faulty"])
-def test_poison_goes_aside_and_its_neighbours_arrive_also_among_faults(ours: Place, factory: str | None) -> None:
+def test_poison_rows_are_dead_and_others_arrive_despite_faults(ours: Place, factory: str | None) -> None:
     narrow = f"{ours.prefix}narrow"
     ours.admin.create_topic(narrow, partitions=1, config={"max.message.bytes": "20000"})
     rows = []

@@ -1,5 +1,5 @@
-"""Bad rows at random places among good ones, most of them written by other hands than ours: each is set aside with its
-reason, and every other row arrives once and in order."""
+"""Bad rows at random places among good ones, most of them written without our writer: each becomes dead with a reason,
+and every other row arrives once and in order."""
 
 import random
 from collections import defaultdict
@@ -19,8 +19,8 @@ from thresher.spark.session.session import Session
 
 ROWS = 20_000
 SEED = 6
-# What the client lets pass, key and value together; and what a batch of one record takes beside its value, with a key
-# of two bytes, in a topic that allows 20,000 bytes.
+# The client's limit for key and value together; and the largest value with a key of two bytes for a topic that allows
+# record batches of 20,000 bytes.
 CLIENT_BYTES = 1_000_000 - 36
 NARROW_BYTES = 20_000
 NARROW_VALUE_BYTES = NARROW_BYTES - 61 - 13
@@ -28,7 +28,7 @@ NARROW_VALUE_BYTES = NARROW_BYTES - 61 - 13
 
 @dataclass
 class Stored:
-    """A row as SQL has it, and what must become of it: None for a good one, else the kind of its death."""
+    """A row as SQL stores it. `kind` is the expected dead-letter kind; None for a good row."""
 
     kind: str | None
     topic: str
@@ -51,12 +51,12 @@ def at(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
     return Place(stack, dsn, topic_prefix)
 
 
-def test_bad_rows_among_good_ones_are_set_aside_and_all_others_arrive_once_in_order(at: Place) -> None:
+def test_bad_rows_are_dead_and_good_ones_arrive_in_order(at: Place) -> None:
     draw = random.Random(SEED)
     narrow, long = f"{at.prefix}narrow", at.prefix.ljust(249, "x")
     at.admin.create_topic(narrow, config={"max.message.bytes": str(NARROW_BYTES)})
     at.admin.create_topic(long)
-    # Somebody widened the column: rows with longer names than a topic can have are possible.
+    # With a wider column, rows may have longer names than Kafka allows for topics.
     at.sql("ALTER TABLE outbox ALTER COLUMN kafka_topic TYPE text")
     rows = [Stored(None, at.topic, b"k%d" % (n % 60), b"%d" % n) for n in range(ROWS)]
     for odd in [*odd_rows(at.topic, narrow, long), *bad_rows(at, narrow)]:
@@ -71,7 +71,7 @@ def test_bad_rows_among_good_ones_are_set_aside_and_all_others_arrive_once_in_or
         bad = [row for row in rows if row.kind is not None]
         assert {row[0]: row[1] for row in at.dead()} == {row.id: row.kind for row in bad}
         relaying.undisturbed()
-        # Mended and replayed, they arrive too.
+        # The repaired and replayed rows arrive too.
         at.sql(
             "UPDATE outbox_dead SET kafka_topic = %s, kafka_key = 'mended', kafka_value = 'mended',"
             " kafka_header_keys = '{}', kafka_header_values = '{}', kafka_timestamp = NULL,"
@@ -85,7 +85,7 @@ def test_bad_rows_among_good_ones_are_set_aside_and_all_others_arrive_once_in_or
 
 
 def odd_rows(topic: str, narrow: str, long: str) -> list[Stored]:
-    """Good ones that look bad."""
+    """Return good rows that look bad."""
     every_byte = [Stored(None, topic, bytes([n]), bytes([n])) for n in range(256)]
     return [
         *every_byte,
@@ -104,7 +104,7 @@ def odd_rows(topic: str, narrow: str, long: str) -> list[Stored]:
 
 
 def bad_rows(at: Place, narrow: str) -> list[Stored]:
-    """Rows that can never be sent, under keys that others have too."""
+    """Return rows that can never be sent. Good rows have the same keys."""
     topic, one = at.topic, "too-large"
     names = ["", ".", "..", "a b", "ü", "a/b", "a\nb", "x" * 250, "x" * 5000]
     headers = [
@@ -131,7 +131,7 @@ def bad_rows(at: Place, narrow: str) -> list[Stored]:
 
 
 def insert(at: Place, rows: list[Stored]) -> None:
-    """Write rows as a program without our writer would, and note their ids."""
+    """Insert rows by plain SQL, without our writer, and note their ids."""
     query = b"""
       INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition,
                           kafka_timestamp)
@@ -163,7 +163,7 @@ def replay_all(at: Place) -> None:
     replay(ds=at.dsn, every=True)
 
 
-def test_a_row_with_a_key_of_any_length_can_block_it(at: Place) -> None:
+def test_a_key_of_any_length_can_be_blocked(at: Place) -> None:
     key = random.Random(SEED).randbytes(9_000)
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, %s, '{a}')", at.topic, key)
     at.stash(*(Message(topic=at.topic, key=key, value=str(n)) for n in range(3)))
@@ -177,9 +177,7 @@ def test_a_row_with_a_key_of_any_length_can_block_it(at: Place) -> None:
         relaying.until(lambda: at.pending() == 0)
 
 
-def test_a_row_that_was_set_aside_twice_is_set_aside_once_when_a_restore_brings_it_back(
-    at: Place, stack: Stack
-) -> None:
+def test_a_restored_row_that_died_twice_is_dead_once(at: Place, stack: Stack) -> None:
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, 'k', '{a}')", at.topic)
     at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_header_keys FROM outbox")
     with at.relaying(shards=1) as relaying:
@@ -199,9 +197,9 @@ def test_a_row_that_was_set_aside_twice_is_set_aside_once_when_a_restore_brings_
     assert at.sql("SELECT create_time < %s FROM outbox_dead", datetime.now(UTC)) == [(True,)]
 
 
-def test_a_row_that_its_topic_refuses_takes_no_other_of_its_batch_along(at: Place) -> None:
+def test_a_refused_row_makes_no_other_of_its_batch_dead(at: Place) -> None:
     at.admin.create_topic(f"{at.prefix}compacted", config={"cleanup.policy": "compact"})
-    # A compacted topic takes no record without a key; the broker names the one, and refuses the batch.
+    # A compacted topic refuses records without a key: the broker names the record, and refuses the whole batch.
     keys = [b"k%d" % n for n in range(25)]
     at.stash(*(Message(topic=f"{at.prefix}compacted", key=key, value=b"good") for key in [*keys, None, *keys]))
     with at.relaying(shards=1) as relaying:

@@ -1,4 +1,4 @@
-"""A relay whose clock is wrong: nothing that it does may rest on wall time."""
+"""A relay with a wrong clock: nothing may depend on its machine's wall-clock time."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ from thresher.spark.session.session import Session
 HOUR = 3600.0
 
 
-def test_a_clock_that_is_wrong_or_jumps_costs_no_progress_that_a_restore_needs(
+def test_a_wrong_clock_loses_no_progress_that_restores_need(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -42,7 +42,7 @@ def test_a_clock_that_is_wrong_or_jumps_costs_no_progress_that_a_restore_needs(
         relaying.until(lambda: relaying.sent() == 100)
         relaying.until(lambda: len(trimmed) >= 4)
         assert first() == 0
-    # By the broker's own clock it is trimmed.
+    # The progress topic is trimmed by the broker's clock.
     with at.relaying(shards=1, limits={"horizon_seconds": 1.0}) as relaying:
 
         def cut() -> bool:
@@ -52,10 +52,10 @@ def test_a_clock_that_is_wrong_or_jumps_costs_no_progress_that_a_restore_needs(
         relaying.until(cut)
 
 
-def test_a_record_without_a_time_of_its_own_gets_the_databases(
+def test_a_record_without_a_timestamp_gets_the_databases_time(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
-    """By the relay's own clock, brokers would refuse every record of a relay that is more than an hour ahead."""
+    """With its own clock, a relay that is more than an hour ahead would have every record refused by the broker."""
     at = Place(stack, dsn, topic_prefix)
     own = datetime(2020, 2, 29, tzinfo=UTC)
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
@@ -65,12 +65,12 @@ def test_a_record_without_a_time_of_its_own_gets_the_databases(
     (now,) = at.sql("SELECT extract(epoch FROM clock_timestamp())::float8 * 1000")[0]
     for message in found:
         at_ms = message.timestamp()[1]
-        # The clock is ahead by much more than what has passed since.
+        # The clock is ahead by much more than the time that the test takes.
         late_ms = now - (at_ms - AHEAD_MS)
         assert at_ms == own.timestamp() * 1000 if message.key() == b"own" else abs(late_ms) < AHEAD_MS / 5
 
 
-def test_rows_whose_time_a_wrong_clock_gave_wait_for_it_and_are_not_set_aside(
+def test_rows_with_a_wrong_clocks_timestamp_wait_without_dying(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -90,5 +90,5 @@ def test_rows_whose_time_a_wrong_clock_gave_wait_for_it_and_are_not_set_aside(
     for key in {message.key() for message in found}:
         numbers = [int(message.value() or 0) for message in found if message.key() == key]
         assert numbers == sorted(numbers)
-    # A time of its own that no broker takes is the row's fault.
+    # An explicit timestamp that every broker refuses is the row's fault.
     assert [row[1] for row in at.dead()] == ["rejected"]

@@ -1,4 +1,4 @@
-"""Rows that are set aside, and what becomes of them there, on a real database."""
+"""Dead rows on a real database: how they are stored, replayed and dropped."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -19,9 +19,7 @@ from thresher.relay.settings import Settling
 from thresher.relay.settle import Settlement
 
 
-def test_rows_that_had_one_id_after_another_are_replayed_and_dropped_apart(
-    stack: Stack, dsn: str, topic_prefix: str
-) -> None:
+def test_dead_rows_with_one_id_are_replayed_and_dropped_separately(stack: Stack, dsn: str, topic_prefix: str) -> None:
     at = Place(stack, dsn, topic_prefix)
     taken_over(at.settings())
     insert = (
@@ -42,9 +40,7 @@ def test_rows_that_had_one_id_after_another_are_replayed_and_dropped_apart(
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_a_row_that_is_changed_while_it_is_set_aside_is_set_aside_as_it_is_then(
-    stack: Stack, dsn: str, topic_prefix: str, shape: Shape
-) -> None:
+def test_a_row_changed_meanwhile_is_dead_as_changed(stack: Stack, dsn: str, topic_prefix: str, shape: Shape) -> None:
     at = Place(stack, dsn, topic_prefix, shape=shape)
     settings = taken_over(at.settings()).settings
     at.stash(Message(topic="wrong", key="k", value="1"))

@@ -1,4 +1,4 @@
-"""Rows that cannot be sent yet wait out the grace with their key, and everything else goes on."""
+"""A row that cannot be sent yet waits for the grace with its key, and all other rows are sent."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -28,7 +28,7 @@ def values(at: Place, count: int, key: bytes) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_a_row_waits_for_its_partition_and_its_key_with_it(at: Place, delivery: Delivery) -> None:
+def test_a_row_and_its_key_wait_for_a_missing_partition(at: Place, delivery: Delivery) -> None:
     at.stash(Message(topic=at.topic, key="k", value="1", partition=3), Message(topic=at.topic, key="k", value="2"))
     at.stash(*(Message(topic=at.topic, key=f"other{n}", value="x") for n in range(10)))
     with at.relaying(shards=1, delivery=delivery) as relaying:
@@ -43,7 +43,7 @@ def test_a_row_waits_for_its_partition_and_its_key_with_it(at: Place, delivery: 
     assert at.dead() == []
 
 
-def test_a_row_whose_own_time_is_refused_waits_for_a_topic_that_takes_it(at: Place) -> None:
+def test_a_row_with_a_refused_timestamp_waits_for_its_topic(at: Place) -> None:
     ahead = datetime.now(UTC) + timedelta(days=2)
     at.stash(
         Message(topic=at.topic, key="k", value="1", timestamp=ahead),

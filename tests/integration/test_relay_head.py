@@ -1,4 +1,4 @@
-"""What a head hands over of large rows: of those that are larger than any record can be, and how many at a time."""
+"""Reading pending rows: rows that are too large, bounded reads, windows and buckets, and reused ids."""
 
 import contextlib
 import itertools
@@ -24,7 +24,7 @@ from thresher.relay.names import buckets_of
 from thresher.relay.reading.pending_rows import PendingRows
 from thresher.relay.settings import Settings
 
-# The largest row is one of this size where a client's limit is no higher; these are larger.
+# The size limit of a row with the client's default limit. The rows with `LARGE` exceed it.
 BATCH_BYTES = 1_000_000
 LARGE = "repeat('x', 3000000)"
 SHARDS = 2
@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, stack: Stack, dsn: str, topic_prefix: 
 
 
 def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
-    """Return what the heads of all shards hand over, one row at a time, by id."""
+    """Read the pending rows of all shards, one row at a time, and return them by id."""
     rows: dict[int, dict[str, Any]] = {}
     seen: dict[int, int] = {}
     with psycopg.connect(settings.dsn) as connection:
@@ -49,11 +49,11 @@ def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def test_keys_and_headers_too_large_for_any_record_stay_where_they_are(place: Place) -> None:
-    # It makes the table for rows that were set aside, which the head looks at.
+def test_oversized_keys_and_headers_stay_in_the_database(place: Place) -> None:
+    # The take-over creates the table of dead rows, which the reader queries.
     settings = taken_over(place.settings(shards=SHARDS, limits={"batch_bytes": BATCH_BYTES})).settings
     if place.shape is Shape.GOHARVEST:
-        # Somebody widened the column.
+        # The column was widened by hand.
         place.sql("ALTER TABLE outbox ALTER COLUMN kafka_key TYPE text")
     kind = "bytea" if place.shape is Shape.THRESHER else "text"
     rows = [("'k'", "'{}'", "'{}'"), (LARGE, "'{}'", "'{}'"), ("'k'", "'{a}'", f"ARRAY[{LARGE}]")]
@@ -74,7 +74,7 @@ def test_keys_and_headers_too_large_for_any_record_stay_where_they_are(place: Pl
 
 @pytest.fixture
 def head(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[tuple[Place, PendingRows]]:
-    """The head of the only shard of an outbox in our own shape."""
+    """Yield the reader of the only shard of an outbox in our own shape."""
     place = Place(stack, dsn, topic_prefix)
     settings = taken_over(place.settings(shards=1, limits={"batch_bytes": BATCH_BYTES})).settings
     with psycopg.connect(settings.dsn) as connection:
@@ -83,7 +83,7 @@ def head(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[tuple[Place, Pen
         yield place, head
 
 
-def test_rows_that_compress_well_are_read_by_their_size_as_they_are_sent(head: tuple[Place, PendingRows]) -> None:
+def test_compressible_rows_are_read_by_their_uncompressed_size(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) SELECT 't', convert_to('k' || n, 'UTF8'),"
@@ -93,13 +93,13 @@ def test_rows_that_compress_well_are_read_by_their_size_as_they_are_sent(head: t
     assert place.sql(toast) == [(0,)]
     seen: dict[int, int] = {}
     while (found := read(reader, 2_000, 8 * BATCH_BYTES, seen)) is not None:
-        # What Arrow takes for a row is a little more than what the database counts.
+        # A row takes a little more in Arrow than the database counts.
         assert found.nbytes < 9 * BATCH_BYTES
         seen |= versions(found)
     assert len(seen) == 3_000
 
 
-def test_names_of_headers_count_too(head: tuple[Place, PendingRows]) -> None:
+def test_header_names_count_towards_the_size(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values) SELECT 't', 'k',"
@@ -111,7 +111,7 @@ def test_names_of_headers_count_too(head: tuple[Place, PendingRows]) -> None:
     assert len(ids_of(found)) == 1
 
 
-def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[Place, PendingRows]) -> None:
+def test_a_row_too_large_for_a_batch_delays_no_other(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     keys: dict[int, str] = {}
     for number in range(1_000):
@@ -137,7 +137,7 @@ def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[
     assert waiting <= set(seen)
 
 
-def test_a_row_under_an_id_in_flight_is_read_when_the_id_came_back(head: tuple[Place, PendingRows]) -> None:
+def test_a_new_row_under_an_id_in_flight_is_read(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.stash(*(Message(topic="t", key="k", value=str(n)) for n in range(3)))
     old = found_of(reader, {})
@@ -145,22 +145,20 @@ def test_a_row_under_an_id_in_flight_is_read_when_the_id_came_back(head: tuple[P
     assert read(reader, 1_000, BATCH_BYTES, old) is None
     empty(place)
     place.stash(*(Message(topic="t", key="k", value=str(n)) for n in range(4)))
-    # The first three are other rows than those in flight, and go before the fourth.
+    # The first three ids now belong to new rows, which precede the fourth.
     new = found_of(reader, old)
     assert list(new) == [1, 2, 3, 4]
     assert read(reader, 1_000, BATCH_BYTES, new) is None
 
 
 def empty(place: Place) -> None:
-    """Remove all rows, and begin with the first id again, in the table as it is."""
+    """Delete all rows and restart the ids, in the same table file."""
     place.sql("DELETE FROM outbox")
     place.sql("ALTER SEQUENCE outbox_id_seq RESTART")
 
 
 @pytest.mark.parametrize("rewrite", ["VACUUM FULL outbox", "TRUNCATE outbox RESTART IDENTITY"])
-def test_a_table_with_another_file_is_not_read_before_the_shard_recovers(
-    head: tuple[Place, PendingRows], rewrite: str
-) -> None:
+def test_a_table_with_a_new_file_awaits_recovery(head: tuple[Place, PendingRows], rewrite: str) -> None:
     place, reader = head
     backlog(place, 1_000, "'k' || n %% 300")
     taken = found_of(reader, {})
@@ -170,7 +168,7 @@ def test_a_table_with_another_file_is_not_read_before_the_shard_recovers(
         found_of(reader, taken)
 
 
-def test_create_times_of_any_year_are_in_flight_by_what_is_read(head: tuple[Place, PendingRows]) -> None:
+def test_rows_with_any_create_time_can_be_in_flight(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     moments = [f"{year}-01-01 00:00:00.000001+00" for year in (1600, 1900, 2026, 2300, 9000)]
     for moment in ("-infinity", "0044-03-15 12:00:00.123456+00 BC", *moments, "infinity"):
@@ -188,7 +186,7 @@ def backlog(place: Place, rows: int, key: str) -> None:
     )
 
 
-def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_of_each_key(
+def test_a_long_backlog_is_read_mostly_by_age_in_order(
     head: tuple[Place, PendingRows],
 ) -> None:
     place, reader = head
@@ -205,7 +203,7 @@ def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_
         by_age += ids == sorted(ids)
         seen |= versions(found)
         for id_, key in zip(ids, arrow_of(found).column("key").to_pylist(), strict=True):
-            # Rows of the same key that were read before are older, but for one that was committed late.
+            # Rows come in id order per key, except for the late commit.
             assert last.get(key, 0) < id_ or id_ == 10_001
             last[key] = id_
         if len(seen) > 15_000:
@@ -215,7 +213,7 @@ def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_
     assert by_age >= 12
 
 
-def test_headers_of_any_bounds_and_dimensions_are_read_by_age_as_by_buckets(head: tuple[Place, PendingRows]) -> None:
+def test_odd_header_arrays_are_read_equally_by_every_query(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     odd = {1_000: "'[5:6]={a,b}'", 2_000: "'{{a},{b}}'", 3_000: "'{}'", 4_000: "'[0:1]={a,b}'"}
     backlog(place, 4_500, "'k' || n %% 300")
@@ -234,7 +232,7 @@ def test_headers_of_any_bounds_and_dimensions_are_read_by_age_as_by_buckets(head
     ab = (None, ["a", "b"], [b"a", b"b"])
     assert (seen[1_000], seen[3_000], seen[4_000]) == (ab, (None, [], []), ab)
     assert seen[2_000][0] == "headers"
-    # Most of them: an update makes a row new.
+    # Not all of them: an update makes a row new.
     assert len(by_age & odd.keys()) >= 2
 
 
@@ -271,7 +269,7 @@ def found_of(head: PendingRows, seen: dict[int, int]) -> dict[int, int]:
     return versions(found)
 
 
-def test_a_window_is_planned_by_pages_and_all_else_by_order(
+def test_only_windows_are_planned_with_bitmap_scans(
     head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head
@@ -292,7 +290,7 @@ def test_a_window_is_planned_by_pages_and_all_else_by_order(
     assert seen == {(True, "on", "off"), (False, "off", "on")}
 
 
-def test_a_shard_among_many_visits_no_row_of_the_others(head: tuple[Place, PendingRows]) -> None:
+def test_a_shard_visits_no_rows_of_other_shards(head: tuple[Place, PendingRows]) -> None:
     place, _ = head
     backlog(place, 20_000, "'k' || n %% 1000")
     settings = taken_over(place.settings(shards=8)).settings
@@ -305,14 +303,14 @@ def test_a_shard_among_many_visits_no_row_of_the_others(head: tuple[Place, Pendi
                 taken |= versions(found)
             ((mine,),) = place.sql("SELECT count(*) FROM outbox WHERE bucket & 7 = 1")
             assert len(taken) == mine
-            # They are in flight; it looks for others meanwhile, and finds what comes.
+            # All rows are in flight, and further reads find nothing until new rows come.
             for _ in range(5):
                 assert read(reader, 500, BATCH_BYTES, taken) is None
             if times == 1:
                 backlog(place, 20_000, "'k' || n %% 1000")
 
 
-def test_ids_that_nobody_has_do_not_end_what_goes_on(
+def test_a_gap_of_ids_does_not_end_reading_by_windows(
     head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head
@@ -329,12 +327,12 @@ def test_ids_that_nobody_has_do_not_end_what_goes_on(
     taken: dict[int, int] = {}
     while len(taken) < 20_000:
         taken |= found_of(reader, taken)
-        # No fair read comes between.
+        # Prevent a fair read in between.
         reader._plan._fair_at = float("inf")
     assert kinds == ["by buckets", *["window"] * (len(kinds) - 1)]
 
 
-def test_a_table_that_is_emptied_while_reads_go_on_is_read_anew(head: tuple[Place, PendingRows]) -> None:
+def test_a_table_truncated_between_reads_is_read_from_the_head(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     backlog(place, 10_000, "'k' || n %% 300")
     taken: dict[int, int] = {}
@@ -354,11 +352,11 @@ def test_a_table_that_is_emptied_while_reads_go_on_is_read_anew(head: tuple[Plac
     assert set(again) == set(range(1, 10_001))
 
 
-def test_a_window_whose_rows_do_not_fit_into_one_batch_is_read_anew(
+def test_a_window_larger_than_a_batch_is_read_again(
     head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head
-    # Those that come in the second batch are the older ones.
+    # The second Arrow batch holds the older rows.
     place.sql(
         "INSERT INTO outbox (id, kafka_topic, kafka_key) SELECT n, 't', convert_to('k' || n % 300, 'UTF8')"
         " FROM generate_series(8000, 1, -1) n"

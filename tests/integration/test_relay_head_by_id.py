@@ -1,4 +1,4 @@
-"""For transforms, which may give all rows one key, what a head hands over is in order whatever the stored key."""
+"""With transforms, which may give all rows one key, pending rows are read in id order across stored keys."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from thresher.relay.reading.pending_rows import PendingRows
 
 
 class Merged(World):
-    """One in which nothing is held or blocked, and all rows are sent under one key."""
+    """A world without held topics and blocked keys, in which all rows are sent with one key."""
 
     def publish(self) -> None:
-        if self.lots:
-            ids = self.lots.popleft()
+        if self.batches:
+            ids = self.batches.popleft()
             self.place.sql("DELETE FROM outbox WHERE id = ANY (%s)", ids)
             self.sent += ids
             for id_ in ids:
@@ -56,5 +56,5 @@ def test_rows_come_in_order_over_all_keys(
     world = Merged(place, head, [f"k{number}" for number in range(KEYS)], seed)
     world.play()
     assert len(world.sent) > 5_000
-    # Else there was nothing to see.
+    # Otherwise the test has shown nothing.
     assert min(kinds["window"], kinds["head"]) > 2

@@ -1,8 +1,8 @@
-"""Whatever writers, publishers and operators do meanwhile, what a head hands over is whole, and in order for each key.
+"""Pending rows are read completely and in order per key, while writers, publishers and operators act at random.
 
-Writers with long and short transactions, some of which are rolled back as a whole or in part; lots that are sent, given
-back, or hold a row that blocks its key until it is replayed; topics that are held for a while. By chance, from a seed,
-all in one thread: what happened before what is known.
+Writers have long and short transactions, some of which are rolled back in whole or in part. Batches are sent, given
+back, or hold a row that blocks its key until it is replayed. Topics are held for a while. Actions are random, from a
+seed. One thread does it all, so the order is known.
 """
 
 import contextlib
@@ -42,14 +42,14 @@ class Written:
 
 @dataclass
 class Writer:
-    """One with a transaction that may be open."""
+    """A writer with at most one open transaction."""
 
     connection: psycopg.Connection[Any]
     rows: list[int] = field(default_factory=list)
 
 
 class World:
-    """An outbox, its writers, and one reader whose lots are sent in the order in which they were read."""
+    """An outbox, its writers, and one reader whose batches are sent in the order in which they were read."""
 
     def __init__(self, place: Place, head: PendingRows, keys: Sequence[str], seed: int) -> None:
         self.place, self.head, self.keys = place, head, keys
@@ -57,7 +57,7 @@ class World:
         self.step = 0
         self.rows: dict[int, Written] = {}
         self.writers = [Writer(psycopg.connect(place.dsn)) for _ in range(WRITERS)]
-        self.lots: deque[list[int]] = deque()
+        self.batches: deque[list[int]] = deque()
         self.in_flight: dict[int, int] = {}
         self.held: tuple[str, ...] = ()
         self.generation = 0
@@ -107,14 +107,14 @@ class World:
         ids = ids_of(found)
         assert not self.in_flight.keys() & set(ids)
         self.in_flight |= versions(found)
-        self.lots.append(ids)
+        self.batches.append(ids)
         return len(ids)
 
     def publish(self) -> None:
-        """Send the oldest lot, or what of it does not follow a row that blocks its key."""
-        if not self.lots:
+        """Send the oldest batch, without the rows that follow a row which blocks their key."""
+        if not self.batches:
             return
-        ids = self.lots.popleft()
+        ids = self.batches.popleft()
         blocking = self.random.choice(ids) if self.random.random() < 0.03 else None
         if blocking is not None:
             key = self.rows[blocking].key
@@ -135,10 +135,10 @@ class World:
     def go_back(self) -> None:
         self.generation += 1
         self.in_flight.clear()
-        self.lots.clear()
+        self.batches.clear()
 
     def hold(self) -> None:
-        """Leave a topic out from now on, after what was read went back; or no longer, of which nobody tells."""
+        """Hold a topic after all batches went back, or lift it without a notice to the reader."""
         if self.held:
             self.held = ()
         else:
@@ -150,7 +150,7 @@ class World:
             replay(every=True, ds=self.place.dsn)
 
     def play(self) -> None:
-        """Go to the end, and see that all is in order."""
+        """Run all steps to the end, and check the order."""
         with contextlib.ExitStack() as open_:
             for writer in self.writers:
                 open_.enter_context(writer.connection)
@@ -158,7 +158,7 @@ class World:
         self.require_order()
 
     def go(self) -> None:
-        """Let things happen, then let everything be sent."""
+        """Do random actions, and then send all rows."""
         doings = {self.write: 3, self.read: 5, self.publish: 4.5, self.go_back: 0.1, self.hold: 0.2, self.replay: 0.6}
         for self.step in range(STEPS):
             (doing,) = self.random.choices([*doings], [*doings.values()])
@@ -170,11 +170,11 @@ class World:
         while idle < 3:
             self.step += 1
             self.replay()
-            idle = 0 if self.read() or self.lots else idle + 1
+            idle = 0 if self.read() or self.batches else idle + 1
             self.publish()
 
     def require_order(self) -> None:
-        """See that all that was committed was sent once, and nothing of a key before what it had to wait for."""
+        """Check that each committed row was sent once, after all rows of its key committed before its insert began."""
         assert sorted(self.sent) == sorted(id_ for id_, row in self.rows.items() if row.committed is not None)
         latest: dict[str, int] = {}
         for id_ in self.sent:
@@ -189,7 +189,7 @@ def place(stack: Stack, dsn: str, topic_prefix: str) -> Place:
     return Place(stack, dsn, topic_prefix)
 
 
-# Alone, and among rows of others.
+# As the only shard, and among the rows of other shards.
 @pytest.fixture(params=[1, 16], ids=["one shard", "one of sixteen shards"])
 def shards(request: pytest.FixtureRequest) -> int:
     return int(request.param)
@@ -197,7 +197,7 @@ def shards(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def keys(shards: int) -> list[str]:
-    """Keys of the shard."""
+    """Return keys that belong to the shard."""
     mine = (key for key in map("k{}".format, itertools.count()) if bucket_of(key.encode()) % shards == 0)
     return list(itertools.islice(mine, KEYS))
 
@@ -214,25 +214,25 @@ def head(place: Place, shards: int) -> Iterator[PendingRows]:
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many reads there were of which kind."""
+    """Count the reads by kind."""
     return count_fetches(monkeypatch)
 
 
-# With more of them, rows of blocked keys keep reads from going by age at all.
+# With more shards, rows of blocked keys prevent all reads by age.
 @pytest.mark.parametrize("shards", [1, 4], ids=["one shard", "one of four shards"])
 @pytest.mark.parametrize("seed", range(4))
-def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
+def test_committed_rows_are_sent_once_and_in_key_order(
     place: Place, head: PendingRows, keys: list[str], seed: int, fetched: Counter[str]
 ) -> None:
     world = World(place, head, keys, seed)
     world.play()
     assert len(world.sent) > 5_000
-    # Else there was nothing to see.
+    # Otherwise the test has shown nothing.
     assert fetched["window"] > 2
 
 
 def backlog(place: Place, keys: Sequence[str], rows: int) -> None:
-    """Have many rows pending in all buckets but one, and as many of other shards' among them."""
+    """Insert many rows into all buckets but one, and as many rows of other shards among them."""
     mine = [key.encode() for key in keys if bucket_of(key.encode()) != QUIET]
     others = [key for key in (f"k{n}".encode() for n in range(KEYS)) if bucket_of(key) % 2]
     place.sql(
@@ -248,7 +248,7 @@ def backlog(place: Place, keys: Sequence[str], rows: int) -> None:
 
 
 def reads(head: PendingRows) -> Iterator[list[int]]:
-    """Read on until nothing is there; what was read is in flight for ever."""
+    """Read until no row is left. Rows that were read stay in flight."""
     seen: dict[int, int] = {}
     while (found := read(head, ROWS, 1_000_000, seen)) is not None:
         seen |= versions(found)
@@ -256,13 +256,13 @@ def reads(head: PendingRows) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("reads_before", range(10, 22, 3))
-def test_a_row_that_commits_late_is_not_overtaken_by_one_that_was_written_after_that(
+def test_a_late_commit_is_not_overtaken_by_later_rows(
     place: Place, head: PendingRows, keys: list[str], reads_before: int
 ) -> None:
     backlog(place, keys, 3_000)
     order: list[int] = []
     with psycopg.connect(place.dsn) as late:
-        # Of a key that has nothing else.
+        # The key has no other row.
         key = next(key for key in (f"late{n}".encode() for n in itertools.count()) if bucket_of(key) % 16 == 0)
         insert = "INSERT INTO outbox (kafka_topic, kafka_key) VALUES ('t', %s) RETURNING id"
         (first,) = late.execute(insert, [key]).fetchone() or ()
@@ -277,13 +277,13 @@ def test_a_row_that_commits_late_is_not_overtaken_by_one_that_was_written_after_
 
 
 @pytest.mark.parametrize("reads_before", range(1, 14, 4))
-def test_a_row_whose_id_was_drawn_early_is_not_overtaken_by_one_that_was_written_after_it(
+def test_an_early_id_is_not_overtaken_by_later_rows(
     place: Place, head: PendingRows, keys: list[str], reads_before: int
 ) -> None:
     ((first,),) = place.sql("SELECT nextval(pg_get_serial_sequence('outbox', 'id'))")
     backlog(place, keys, 6_000)
     order: list[int] = []
-    # Of a bucket that has nothing else, so that it is read before its turn.
+    # The bucket has no other row, so that the row is read early.
     quiet = next(key for key in (f"q{n}".encode() for n in range(1_000)) if bucket_of(key) == QUIET)
     insert = "INSERT INTO outbox (id, kafka_topic, kafka_key) VALUES (%s, 't', %s)"
     for number, ids in enumerate(reads(head)):
@@ -296,7 +296,7 @@ def test_a_row_whose_id_was_drawn_early_is_not_overtaken_by_one_that_was_written
 
 
 def block(place: Place, key: str) -> None:
-    """Have a row set aside that keeps the key's others waiting."""
+    """Make a row dead that blocks its key."""
     place.sql(
         "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_key, kafka_header_keys, kafka_header_values,"
         " kind, reason, attempts, blocking) VALUES (0, now(), 't', %s, '{}', '{}', 'malformed', '', 1, true)",
@@ -304,7 +304,7 @@ def block(place: Place, key: str) -> None:
     )
 
 
-def test_while_a_key_is_blocked_every_read_is_by_buckets(
+def test_every_read_is_by_buckets_while_a_key_is_blocked(
     place: Place, head: PendingRows, keys: list[str], fetched: Counter[str]
 ) -> None:
     block(place, "other")
@@ -314,7 +314,7 @@ def test_while_a_key_is_blocked_every_read_is_by_buckets(
 
 
 @pytest.mark.parametrize("reads_before", [2, 5, 9])
-def test_a_row_that_is_put_back_goes_before_those_that_waited_for_it(
+def test_a_replayed_row_precedes_the_rows_that_waited_for_it(
     place: Place, head: PendingRows, keys: list[str], reads_before: int
 ) -> None:
     block(place, keys[1])
@@ -331,7 +331,7 @@ def test_a_row_that_is_put_back_goes_before_those_that_waited_for_it(
 
 
 def store(place: Place, ids: str, keys: Sequence[str]) -> None:
-    """Write rows with these ids, in their order, so that they lie in it; keys take turns."""
+    """Insert rows with these ids in the given order, which is their physical order. Keys take turns."""
     place.sql(
         "INSERT INTO outbox (id, kafka_topic, kafka_key)"
         f" SELECT id, 't', (%s::bytea[])[1 + row_number() OVER () %% %s] FROM ({ids}) i(id)",
@@ -359,7 +359,7 @@ LAID_OUT = {
 
 
 @pytest.mark.parametrize("layout", LAID_OUT.values(), ids=LAID_OUT)
-def test_wherever_rows_lie_and_however_far_apart_ids_are_they_are_read_once_and_in_order(
+def test_rows_with_any_spread_of_ids_are_read_in_order(
     place: Place, head: PendingRows, keys: list[str], layout: Sequence[str], fetched: Counter[str]
 ) -> None:
     for part in layout:
@@ -374,5 +374,5 @@ def test_wherever_rows_lie_and_however_far_apart_ids_are_they_are_read_once_and_
             assert id_ > last.get(key_of[id_], LOWEST)
             last[key_of[id_]] = id_
     assert sorted(order) == sorted(key_of)
-    # Else there was nothing to see.
+    # Otherwise the test has shown nothing.
     assert fetched["window"] > 5

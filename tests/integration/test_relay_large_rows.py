@@ -1,4 +1,4 @@
-"""Large rows that few keys share: what is marked ahead does not fill the worker's memory."""
+"""Large rows with few keys: rows that are marked ahead do not fill the worker's memory."""
 
 import contextlib
 from pathlib import Path
@@ -10,12 +10,12 @@ from thresher.spark.session.session import Session
 
 ROWS, KEYS, VALUE_BYTES = 2_500, 8, 400_000
 MOST_MEGABYTES = 400
-# Seen: 30 s.
+# Measured: 30 s.
 PASSED_SECONDS = 120.0
 
 
 class Peaks:
-    """The most memory that each worker of a relay has had, in megabytes."""
+    """Records the peak memory of each worker of a relay, in megabytes."""
 
     def __init__(self, relaying: Relaying) -> None:
         self._relaying = relaying

@@ -1,4 +1,4 @@
-"""Marks, purges and resets by themselves: whose they are, and what keeps a leader that was superseded from them."""
+"""Marks, purges and resets without a relay: each affects only its own marks, and a superseded leader is refused."""
 
 import contextlib
 import uuid
@@ -63,17 +63,17 @@ def marked(place: Place) -> dict[uuid.UUID | None, int]:
 
 
 def read(marking: Marking, in_flight: tuple[int, ...] = ()) -> list[int]:
-    # So many that a bucket may give all that it has.
+    # A limit that lets each bucket return all its rows.
     found = read_from(marking, 10_000, 1_000_000, dict.fromkeys(in_flight, 0))
     return [] if found is None else ids_of(found)
 
 
 def all_sent(place: Place) -> Progress:
-    """Return a record that says so of every row."""
+    """Return a progress record that names every row as sent."""
     return recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
 
 
-def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Place, mandate: Mandate) -> None:
+def test_a_superseded_leader_marks_purges_and_resets_nothing(place: Place, mandate: Mandate) -> None:
     late = superseded(mandate)
     with marker(place, late, OTHERS) as marking, pytest.raises(Superseded):
         read(marking)
@@ -98,10 +98,8 @@ def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Pla
         assert settlement.execute(sent, mark=MINE) == ROWS - 5
 
 
-def test_rows_that_another_attempt_has_marked_meanwhile_are_not_taken_a_second_time(
-    place: Place, mandate: Mandate
-) -> None:
-    # The other is an attempt that was replaced, and does not know it yet: it has the same term.
+def test_rows_marked_by_another_attempt_are_not_marked_again(place: Place, mandate: Mandate) -> None:
+    # The other attempt was replaced and does not know it yet: it has the same term.
     with marker(place, mandate, MINE) as mine, marker(place, mandate, OTHERS) as others:
         ids = read(mine)
         assert read(mine, tuple(ids)) == []
@@ -111,9 +109,7 @@ def test_rows_that_another_attempt_has_marked_meanwhile_are_not_taken_a_second_t
 
 
 @pytest.mark.parametrize("settling", Settling)
-def test_rows_that_an_older_attempt_marks_at_that_moment_are_settled_by_recovery_all_the_same(
-    place: Place, settling: Settling
-) -> None:
+def test_recovery_settles_rows_that_an_older_attempt_is_marking(place: Place, settling: Settling) -> None:
     sent = all_sent(place)
     waits = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with (

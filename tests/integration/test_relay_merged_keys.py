@@ -1,4 +1,4 @@
-"""A transform that gives rows of many topics and keys one topic and key: they come in the order of their ids."""
+"""A transform that gives rows of many topics and keys one topic and key: they are sent in the order of their ids."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ FAULTY = "tests.faults.faulty:faulty"
 
 
 class Joint:
-    """Two stored topics whose rows go to one."""
+    """Two stored topics whose rows are sent to one topic."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.topic = place, f"{place.prefix}joint"
         place.admin.create_topic(self.topic, partitions=3)
 
     def stash(self, first: int, count: int, keys: int) -> None:
-        """Have each key write in its turn: the head of one bucket is much older than another's."""
+        """Stash the rows key by key, so that the oldest row of one bucket is much older than another's."""
         self.place.stash(
             *(
                 Message(topic=f"{self.topic}{'ab'[n % 2]}", key=f"k{n * keys // (first + count)}", value=f"{n}")
@@ -50,7 +50,7 @@ def joint(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Joint:
         (Delivery.AT_LEAST_ONCE, 400, {"mark_rows": 50, "in_flight_rows": 20}),
     ],
 )
-def test_rows_that_get_one_key_come_in_the_order_of_their_ids(
+def test_rows_with_merged_keys_arrive_in_id_order(
     joint: Joint, delivery: Delivery, rows: int, limits: dict[str, Any]
 ) -> None:
     joint.stash(0, rows, 40)
@@ -64,7 +64,7 @@ def test_rows_that_get_one_key_come_in_the_order_of_their_ids(
     assert numbers == sorted(numbers)
 
 
-def test_at_least_once_a_repeat_of_a_merged_key_directly_follows_its_original(joint: Joint) -> None:
+def test_at_least_once_repeats_of_merged_keys_are_direct(joint: Joint) -> None:
     joint.stash(0, 80, 40)
     place = joint.place
     settings: dict[str, Any] = {"shards": 1, "transforms": (MERGED,), "producer_factory": FAULTY}
@@ -76,10 +76,8 @@ def test_at_least_once_a_repeat_of_a_merged_key_directly_follows_its_original(jo
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_rows_for_a_topic_that_is_away_wait_in_the_order_of_what_is_sent_and_the_others_go_on(
-    joint: Joint, delivery: Delivery
-) -> None:
-    """Rows of two stored topics for one that is away, among rows of the same stored keys for one that is not."""
+def test_merged_rows_for_a_missing_topic_wait_in_order(joint: Joint, delivery: Delivery) -> None:
+    """Rows of two stored topics go to a missing topic, among rows of the same stored keys for an existing one."""
     place, late = joint.place, f"{joint.place.prefix}late"
 
     def stash(first: int, count: int) -> None:
@@ -90,7 +88,7 @@ def test_rows_for_a_topic_that_is_away_wait_in_the_order_of_what_is_sent_and_the
     with place.relaying(delivery=delivery, shards=1, transforms=(MERGED,)) as relaying:
         relaying.until(lambda: place.pending() == 200)
         stash(300, 30)
-        # Those that were sent went without the shard starting over.
+        # The other rows were sent without a restart of the shard.
         relaying.until(lambda: place.pending() == 220)
         relaying.undisturbed()
         place.admin.create_topic(late, partitions=1)

@@ -1,4 +1,4 @@
-"""What a relay shows to Prometheus and to probes, on real servers and a real Spark."""
+"""A relay's metrics for Prometheus and its probes, on real servers and a real Spark."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def nothing_went_back(before: Samples, after: Samples) -> None:
 
 
 def readiness(relaying: Relaying, page: Scraper, reason: str) -> tuple[int, dict[str, Any]]:
-    """Wait until readiness is answered for a reason, and return that very answer: the next may be another one."""
+    """Wait until `/readyz` answers with a reason, and return that answer: the next may differ."""
     answers: list[tuple[int, dict[str, Any]]] = []
 
     def given() -> bool:
@@ -52,7 +52,7 @@ def readiness(relaying: Relaying, page: Scraper, reason: str) -> tuple[int, dict
 
 
 def scraped(relaying: Relaying, page: Scraper, condition: Callable[[Samples], object]) -> Samples:
-    """Wait until a scrape is as wanted, and return that very one."""
+    """Wait until a scrape meets the condition, and return that scrape."""
     found: list[Samples] = []
 
     def met() -> object:
@@ -63,7 +63,7 @@ def scraped(relaying: Relaying, page: Scraper, condition: Callable[[Samples], ob
     return found[-1]
 
 
-def test_a_scrape_shows_exactly_what_was_done(at: Place) -> None:
+def test_a_scrape_shows_exact_counts(at: Place) -> None:
     messages = [
         Message(topic=at.topic, key=f"k{n % 50}", value="x" * (n % 40), headers=[("n", str(n))]) for n in range(2000)
     ]
@@ -72,10 +72,10 @@ def test_a_scrape_shows_exactly_what_was_done(at: Place) -> None:
     size = sum(len(f"k{n % 50}") + n % 40 + 1 + len(str(n)) for n in range(2000))
 
     def all_done(samples: Samples) -> bool:
-        # What the database says may be half a second old, and a scrape does without it where it is slow to answer.
+        # Figures from the database may be half a second old, and are missing when the database answers slowly.
         answered = samples["thresher_ready", ()] == total(samples, "thresher_database_up") == 1
         looked = total(samples, "thresher_dead_rows") == 1 and not total(samples, "thresher_pending_records")
-        # Figures come with a beat, which may find a batch half counted: one that is settled is counted as a whole.
+        # A shard's figures may include a half-counted batch. A settled batch is counted completely.
         batches = total(samples, "thresher_batch_records_count")
         settled = total(samples, "thresher_settle_seconds_count")
         counted = total(samples, "thresher_batch_records_sum") >= 2001 and settled == batches
@@ -90,7 +90,7 @@ def test_a_scrape_shows_exactly_what_was_done(at: Place) -> None:
     assert {name for name, _ in samples} == {
         each
         for family in FAMILIES
-        # Shown by relays that archive, or lock topics.
+        # Only relays that archive or lock topics show these.
         if family not in ARCHIVE_FAMILIES and "topic" not in family.labels
         for each in (
             [f"{family.name}_{end}" for end in ("bucket", "count", "sum")]
@@ -103,22 +103,22 @@ def test_a_scrape_shows_exactly_what_was_done(at: Place) -> None:
     assert samples["thresher_takeovers_total", ()] == samples["thresher_pending_exact", ()] == 1
     assert total(samples, "thresher_dead_records_total") == 1
     assert total(samples, "thresher_shard_up") == 3
-    # On a busy machine a topic that was just made may have no leader yet: no other kind of trouble was met.
+    # On a busy machine a new topic may have no leader yet. No other kind of error is allowed.
     assert total(samples, "thresher_shard_restarts_total") <= total(samples, "thresher_errors_total")
     kinds = {dict(labels)["kind"] for (name, labels), met in samples.items() if name == "thresher_errors_total" and met}
     assert kinds <= {"broker_lost", "kafka", "tail_unread"}
-    # Every row is in a batch, every row that was sent has an age, every batch a time.
+    # Every row counts in a batch, every sent row has an age, every batch has a duration.
     assert samples["thresher_batch_records_sum", ()] == 2001
     assert samples["thresher_end_to_end_seconds_count", ()] == 2000
     assert samples["thresher_publish_seconds_count", ()] == samples["thresher_batch_records_count", ()]
-    # In seconds.
+    # The unit is seconds.
     assert 0 < samples["thresher_publish_seconds_sum", ()] < 300
     assert 0 < samples["thresher_end_to_end_seconds_sum", ()] < 2000 * 300
     assert picture["relayed"] == 2000
     assert (picture["role"], picture["state"]) == ("leading", "running")
 
 
-def test_counters_and_probes_over_a_killed_shard_and_a_lost_database(at: Place, stack: Stack, dsn: str) -> None:
+def test_counters_and_probes_survive_a_killed_shard_and_lost_database(at: Place, stack: Stack, dsn: str) -> None:
     at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100)))
     database = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
 
@@ -145,10 +145,10 @@ def test_counters_and_probes_over_a_killed_shard_and_a_lost_database(at: Place, 
         try:
             code, answer = readiness(relaying, page, "database-lost")
             assert (code, answer["role"], "the database failed" in answer["trouble"]) == (503, "leading", True)
-            # Killing it would not bring the database back.
+            # A restart of the relay would not bring the database back.
             assert page.probe("/healthz")[0] == 200
             oldest = ("thresher_oldest_pending_age_seconds", ())
-            # What the outbox has told may be half a second old.
+            # Figures of the outbox may be half a second old.
             lost = scraped(
                 relaying, page, lambda samples: total(samples, "thresher_database_up") == 0 and oldest not in samples
             )
@@ -163,7 +163,7 @@ def test_counters_and_probes_over_a_killed_shard_and_a_lost_database(at: Place, 
         nothing_went_back(lost, page.samples())
 
 
-def test_a_second_leadership_of_a_process_counts_on_and_a_fence_is_counted_once(at: Place) -> None:
+def test_counters_continue_in_a_processs_second_leadership(at: Place) -> None:
     ledger = Ledger()
 
     def leading() -> Relaying:
@@ -187,7 +187,7 @@ def test_a_second_leadership_of_a_process_counts_on_and_a_fence_is_counted_once(
         assert page.total("thresher_takeovers_total") == 2
 
 
-def test_a_producer_that_the_broker_fences_is_counted(at: Place) -> None:
+def test_a_fenced_producer_is_counted(at: Place) -> None:
     settings = at.settings(shards=1)
     with at.relaying(shards=1) as relaying, shown(relaying.relay) as page:
         readiness(relaying, page, "relaying")
@@ -195,12 +195,12 @@ def test_a_producer_that_the_broker_fences_is_counted(at: Place) -> None:
         stranger.init(progress_topic(settings.name))
         at.stash(Message(topic=at.topic, key="k", value="v"))
         relaying.until(lambda: page.total("thresher_fences_total", by="broker") > 0)
-        # It takes its place back: the term is still its own.
+        # The shard recovers, because the term is still its own.
         relaying.until(lambda: at.pending() == 0)
         stranger.discard()
 
 
-def test_a_relay_that_nobody_watches_ends(at: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_whose_watch_breaks_ends(at: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with at.relaying(shards=1) as relaying:
         relaying.until(lambda: relaying.relay.role is Role.LEADING)
 
@@ -213,7 +213,7 @@ def test_a_relay_that_nobody_watches_ends(at: Place, monkeypatch: pytest.MonkeyP
     assert relaying.relay.ledger.driver()["errors.unexpected"] == 1
 
 
-def test_a_session_for_scrapes_goes_with_its_term_and_with_the_leadership(at: Place) -> None:
+def test_the_session_for_scrapes_ends_with_its_term(at: Place) -> None:
     with psycopg.connect(at.dsn) as connection:
         connection.execute(statement("outbox_dead_create", at.table))
 
@@ -230,7 +230,7 @@ def test_a_session_for_scrapes_goes_with_its_term_and_with_the_leadership(at: Pl
 
         eventually(looked, RELAYED_SECONDS)
         (first,) = sessions()
-        # As a take-over does with those of older terms.
+        # As a take-over ends sessions of older terms.
         at.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", first)
         process.term = "second"
         eventually(lambda: looked() and sessions() not in ([], [first]), RELAYED_SECONDS)

@@ -12,20 +12,20 @@ from thresher.outbox import Message
 from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
 
-# Seen: two seconds after the last row.
+# Measured: two seconds after the last row.
 ENDED_SECONDS = 20.0
 
 
 class Watch:
-    """What is open on the progress partition of the first shard."""
+    """Observes open transactions on the progress partition of the first shard."""
 
     def __init__(self, at: Place) -> None:
         self._client = AdminClient({"bootstrap.servers": at.stack.kafka.bootstrap})
         self._place = TopicPartition(progress_topic(f"{at.prefix}relay"), 0)
 
     def open(self) -> bool:
-        """Whether records lie behind what readers of committed ones can read."""
-        # Asked for in this order: what is committed meanwhile is not taken for open.
+        """Tell whether the end of the partition is beyond the last stable offset."""
+        # In this order a commit between the two requests does not look like an open transaction.
         end, readable = (
             self._client.list_offsets({self._place: OffsetSpec.latest()}, isolation_level=level)[self._place].result()
             for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
@@ -34,13 +34,13 @@ class Watch:
 
 
 @pytest.mark.parametrize("delivery", Delivery)
-def test_a_shard_that_waits_for_rows_has_a_transaction_open_and_an_idle_one_has_none(
+def test_a_busy_shard_opens_transactions_ahead_an_idle_does_not(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, delivery: Delivery
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
 
     def another_is_awaited() -> bool:
-        # On a slow machine that may be over before it is looked at: then one more row shows it.
+        # On a slow machine the transaction may end before the check; the next row opens another.
         at.stash(Message(topic=at.topic, key="k", value="v"))
         relaying.until(lambda: at.pending() == 0)
         return Watch(at).open()
@@ -50,5 +50,5 @@ def test_a_shard_that_waits_for_rows_has_a_transaction_open_and_an_idle_one_has_
             relaying.until(another_is_awaited)
             eventually(lambda: not Watch(at).open(), ENDED_SECONDS)
         relaying.until(another_is_awaited)
-    # A broker answers before it has ended a transaction everywhere.
+    # A broker answers before it has written all transaction markers.
     eventually(lambda: not Watch(at).open(), 5.0)

@@ -1,4 +1,4 @@
-"""Whatever the statistics say, the relay's statements go by the index that they were written for."""
+"""The relay's statements use the index that they were written for, with any statistics."""
 
 import json
 import uuid
@@ -53,7 +53,7 @@ def session(request: pytest.FixtureRequest, empty: psycopg.Connection[Any]) -> p
 
 
 def indexes(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the indexes by which a plan looks at the outbox; a look at the table itself is one too."""
+    """Yield the indexes by which a plan reads the outbox, and the node type of a scan without an index."""
     if node.get("Relation Name") == "outbox" and node["Node Type"] != "ModifyTable":
         yield node.get("Index Name", node["Node Type"])
     for child in node.get("Plans", ()):
@@ -86,7 +86,7 @@ WANTED = {
 SETTLING = ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp")
 
 
-def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> None:
+def test_every_statement_uses_its_index(session: psycopg.Connection[Any]) -> None:
     head = head_query(Shape.THRESHER, OUTBOX)
     bounded, by_id = bounded_query(head), head_by_id_query(Shape.THRESHER, OUTBOX)
     for each in (1, 300, 10_000):
@@ -110,7 +110,7 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
             assert plan == {PRIMARY}, (name, count)
 
 
-def test_a_sweep_goes_by_the_index_of_pending_rows(session: psycopg.Connection[Any]) -> None:
+def test_a_sweep_uses_the_index_of_pending_rows(session: psycopg.Connection[Any]) -> None:
     for head in (head_query, head_by_id_query):
         query = bounded_query(head(Shape.THRESHER, OUTBOX, marking=True, sweeping=True))
         for each in (1, 300, 10_000):
@@ -128,7 +128,7 @@ def test_marked_rows_are_looked_up_by_a_hash(session: psycopg.Connection[Any]) -
 
 
 @pytest.mark.parametrize("shards", [1, 2, 8, 64])
-def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg.Connection[Any], shards: int) -> None:
+def test_a_window_is_read_by_bitmap_without_other_shards_rows(session: psycopg.Connection[Any], shards: int) -> None:
     as_the_arrow_session(session)
     parameters = {**WANTED, "buckets": BUCKETS[::shards], "horizon": "700"}
     for in_flight in ([], list(range(10_000))):
@@ -139,7 +139,7 @@ def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg
                 (pages,) = nodes(plan_of(session, query, wanted), "Bitmap Heap Scan")
                 (index,) = pages["Plans"][:1]
                 assert index["Node Type"] == "Bitmap Index Scan"
-                # Where half of the rows are its own, the other index does as well.
+                # With two shards or fewer, the primary key serves as well.
                 assert index["Index Name"] in ({PENDING} if shards > 2 else {PENDING, PRIMARY})
                 assert str(last) in index["Index Cond"]
                 assert str(upto) in index["Index Cond"]
@@ -147,7 +147,7 @@ def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg
 
 
 def claimed(ids: list[int]) -> dict[str, list[int]]:
-    """Return rows in flight, all of one moment."""
+    """Return the parameters for rows in flight, all with one create time."""
     return {"in_flight_ids": ids, "in_flight_times": [1_700_000_000_000_000] * len(ids)}
 
 
@@ -157,6 +157,6 @@ def as_the_arrow_session(session: psycopg.Connection[Any]) -> None:
 
 
 def nodes(node: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    """Return the parts of a plan of this kind that look at the outbox."""
+    """Return a plan's nodes of this kind that read the outbox."""
     own = [node] if node["Node Type"] == kind and node.get("Relation Name") == "outbox" else []
     return own + [found for child in node.get("Plans", ()) for found in nodes(child, kind)]

@@ -1,4 +1,4 @@
-"""A relay behind a pooler that shares the server's sessions among transactions."""
+"""A relay behind a pooler in transaction mode."""
 
 import psycopg
 import pytest
@@ -16,11 +16,11 @@ def test_a_pooler_in_transaction_mode_is_refused_by_name(
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
     with Pooler(dsn, sessions=sessions, turns=turns) as pooler:
-        # It does what an application needs.
+        # An application can use the pooler.
         with psycopg.connect(pooler.dsn) as connection:
             assert connection.execute("SELECT %s + 1", [1]).fetchone() == (2,)
         with pytest.raises(DatabaseRefused, match="pooler in transaction mode") as refused:
             take_over(at.settings(dsn=pooler.dsn))
     assert refused.value.exit_code == 4
-    # Nothing was begun.
+    # The relay has written nothing.
     assert at.sql("SELECT to_regclass('thresher_relay')") == [(None,)]

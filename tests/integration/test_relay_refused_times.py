@@ -1,4 +1,4 @@
-"""Rows whose own time the broker refuses wait out the grace, and keep nobody else waiting."""
+"""Rows with a timestamp that the broker refuses wait for the grace, and delay no other rows."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def at(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.mark.parametrize("transforms", [(), ("tests.relay.transforms:picky",)], ids=["plain", "transformed"])
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_many_rows_from_the_future_are_found_at_once_and_the_others_go_on(
+def test_many_rows_with_future_timestamps_delay_no_others(
     at: Place, delivery: Delivery, transforms: tuple[str, ...]
 ) -> None:
     at.sql(
@@ -28,7 +28,7 @@ def test_many_rows_from_the_future_are_found_at_once_and_the_others_go_on(
         LATE,
     )
     at.stash(*(Message(topic=at.topic, key=f"k{n % 100}", value=f"{n}") for n in range(GOOD)))
-    # So long that a relay that tries all of them again and again sends nothing else before it is over.
+    # Long enough that a relay that keeps retrying all these rows would send no others within it.
     with at.relaying(delivery=delivery, shards=1, transforms=transforms, limits={"grace_seconds": 600.0}) as relaying:
         relaying.until(lambda: at.pending() == LATE)
         assert at.dead() == []

@@ -1,4 +1,4 @@
-"""An outbox that is put back from a backup under a relay that runs and has nothing to do."""
+"""An outbox that is restored from a backup under a running, idle relay."""
 
 import psycopg
 import pytest
@@ -13,7 +13,7 @@ COLUMNS = (
     "id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition, "
     "kafka_timestamp"
 )
-# The table as it was before its rows were sent, and the ways in which it comes back in one transaction.
+# A copy of the table from before its rows were sent, and the ways to restore it in one transaction.
 BACKUP = f"CREATE TABLE backup AS SELECT {COLUMNS} FROM outbox"
 REFILL = f"INSERT INTO outbox ({COLUMNS}) SELECT * FROM backup"
 WAYS = {
@@ -26,7 +26,7 @@ WAYS = {
     ("way", "delivery"),
     [("another table", Delivery.EXACTLY_ONCE), ("another content", Delivery.AT_LEAST_ONCE)],
 )
-def test_rows_that_a_replaced_table_brings_back_are_not_sent_again(
+def test_rows_of_a_replaced_table_are_not_sent_again(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str, way: str, delivery: Delivery
 ) -> None:
     at = Place(stack, dsn, topic_prefix)

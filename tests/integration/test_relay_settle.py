@@ -1,4 +1,4 @@
-"""What a record's fates do in the table, on a real database."""
+"""How a progress record's fates change the table, on a real database."""
 
 from datetime import UTC, datetime
 
@@ -15,12 +15,12 @@ from thresher.relay.settings import Settling
 from thresher.relay.settle import Settlement
 
 DAYS = {day: datetime(2026, 1, day, tzinfo=UTC) for day in range(1, 6)}
-# Rows of the table: the third came back under an id that another had.
+# Rows of the table: the third reuses the id of an earlier row.
 ROWS = {1: 1, 2: 2, 3: 4, 4: 1, 5: 5}
 
 
 def record(*pairs: tuple[int, int]) -> Progress:
-    """Return a record of rows that were sent: their ids and the days of their create times."""
+    """Return a progress record of sent rows, given as ids and days of create times."""
     return recorded(*((id_, DAYS[day], SENT) for id_, day in pairs))
 
 
@@ -37,7 +37,7 @@ def record(*pairs: tuple[int, int]) -> Progress:
         pytest.param([], set(), id="none"),
     ],
 )
-def test_a_row_is_settled_where_both_its_id_and_its_create_time_are_named(
+def test_a_row_is_settled_by_id_and_create_time(
     stack: Stack, dsn: str, topic_prefix: str, settling: Settling, pairs: list[tuple[int, int]], gone: set[int]
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -49,6 +49,6 @@ def test_a_row_is_settled_where_both_its_id_and_its_create_time_are_named(
         assert settlement.execute(record(*pairs)) == len(gone)
         left = {row[0] for row in at.sql("SELECT id FROM outbox WHERE dispatched_time IS NULL")}
         assert left == ROWS.keys() - gone
-        # Again, it changes nothing.
+        # A second settling changes nothing.
         assert settlement.execute(record(*pairs)) == 0
         settlement.require_gone(record(*pairs))

@@ -1,4 +1,4 @@
-"""Steps of a relay that hang: they are seen, no transaction waits behind them, and nothing keeps a stop."""
+"""Hanging steps of a relay: they are reported, no transaction stays open behind them, and none delays a stop."""
 
 import dataclasses
 import logging
@@ -28,7 +28,7 @@ from thresher.spark.session.session import Session
 
 LEASE = ElectionSettings(lease_seconds=20.0)
 WATCH = "thresher.service.watching"
-# A step hangs after two seconds here. A shard that hangs is not waited for for long.
+# A step counts as hanging after two seconds, and a hanging shard is killed soon after a stop.
 QUICK = dataclasses.replace(POLICY, stall_seconds=2.0, grace_seconds=2.0)
 
 
@@ -39,7 +39,7 @@ def at(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def muted(at: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[MuteProxy]:
-    """A way to the database that can be muted; the driver does not wait long for an answer."""
+    """Yield a proxy to the database that a test can mute. The driver waits only briefly for answers."""
     monkeypatch.setattr(watch, "_LOOK_SECONDS", 2.0)
     monkeypatch.setattr(workload, "_EXPLAIN_SECONDS", 2.0)
     with MuteProxy(at.dsn) as proxy:
@@ -51,7 +51,7 @@ def stash(at: Place, value: int) -> None:
 
 
 def probed(relaying: Relaying, page: Scraper, path: str, code: int, **detail: str) -> dict[str, Any]:
-    """Wait until a probe is answered so, and return that very answer."""
+    """Wait until a probe gives this answer, and return that answer."""
     answers: list[dict[str, Any]] = []
 
     def given() -> bool:
@@ -63,9 +63,7 @@ def probed(relaying: Relaying, page: Scraper, path: str, code: int, **detail: st
     return answers[-1]
 
 
-def test_a_lock_on_a_sent_row_is_named_and_no_transaction_waits_behind_it(
-    at: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_on_a_sent_row_holds_no_transaction_open(at: Place, caplog: pytest.LogCaptureFixture) -> None:
     events: list[Event] = []
 
     def offsets() -> tuple[int, bool]:
@@ -82,7 +80,7 @@ def test_a_lock_on_a_sent_row_is_named_and_no_transaction_waits_behind_it(
         ):
             at.read(1)
             stash(at, 1)
-            # A record and a marker, and the next one's record.
+            # A record and its transaction marker, and the next transaction's record.
             relaying.until(lambda: offsets()[0] >= 3)
             holder = f"held by backend {locker.info.backend_pid} (user {locker.info.user}, application 'somebody', idle"
             answer = probed(relaying, page, "/readyz", 503, reason="step-hangs", trouble=holder)
@@ -95,7 +93,7 @@ def test_a_lock_on_a_sent_row_is_named_and_no_transaction_waits_behind_it(
             assert told.shard == 0
             assert holder in str(told.why)
             assert holder in caplog.text
-            # The settling still hangs. Readers of the topic wait for nobody.
+            # The settling still hangs, and no open transaction blocks the topic's readers.
             relaying.until(lambda: offsets() == (4, False))
             assert page.probe("/readyz")[1]["reason"] == "step-hangs"
             locker.rollback()
@@ -107,7 +105,7 @@ def test_a_lock_on_a_sent_row_is_named_and_no_transaction_waits_behind_it(
     assert [message.value() for message in at.read(2)] == [b"0", b"1"]
 
 
-def test_a_transform_that_never_returns_is_seen_and_a_restart_asked_for(at: Place, tmp_path: Path) -> None:
+def test_a_transform_that_never_returns_fails_liveness(at: Place, tmp_path: Path) -> None:
     stuck = tmp_path / "stuck"
     stuck.touch()
     with (
@@ -125,7 +123,7 @@ def test_a_transform_that_never_returns_is_seen_and_a_restart_asked_for(at: Plac
         assert page.probe("/healthz")[0] == 200
 
 
-def test_a_database_that_never_answers_is_seen_and_keeps_no_stop(
+def test_a_silent_database_is_noticed_and_delays_no_stop(
     at: Place, muted: MuteProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -154,10 +152,10 @@ def test_a_database_that_never_answers_is_seen_and_keeps_no_stop(
 
 
 @pytest.mark.parametrize("end", ["request_stop", "kill"])
-def test_a_superseded_relay_ends_although_its_database_never_answers(at: Place, muted: MuteProxy, end: str) -> None:
+def test_a_superseded_relay_ends_despite_a_silent_database(at: Place, muted: MuteProxy, end: str) -> None:
     with at.relaying(shards=1, policy=QUICK, dsn=muted.dsn) as relaying:
         relaying.until(lambda: relaying.up)
-        # Of all sessions, only the one that asks whether a restore took the term back.
+        # Mute only the session that checks whether a restore has reverted the term.
         muted.mute("/r")
         at.sql("UPDATE thresher_relay SET term = gen_random_uuid()")
         eventually(lambda: muted.keeps_waiting("/r"), 60)
@@ -166,7 +164,7 @@ def test_a_superseded_relay_ends_although_its_database_never_answers(at: Place, 
 
 
 @pytest.mark.parametrize("taking_over", [True, False], ids=["taking over", "leading"])
-def test_a_harvest_stops_although_its_database_never_answers(at: Place, muted: MuteProxy, taking_over: bool) -> None:
+def test_a_harvest_stops_despite_a_silent_database(at: Place, muted: MuteProxy, taking_over: bool) -> None:
     harvest = Harvest(at.settings(shards=1, dsn=muted.dsn), election=LEASE, policy=QUICK)
     if taking_over:
         muted.mute("/d")
@@ -182,6 +180,6 @@ def test_a_harvest_stops_although_its_database_never_answers(at: Place, muted: M
         assert harvest.role is Role.LEADING
     stopping = threading.Thread(target=harvest.stop, daemon=True)
     stopping.start()
-    # Seen: 8 s.
+    # Measured: 8 s.
     stopping.join(60)
     assert harvest.state is State.STOPPED

@@ -1,4 +1,4 @@
-"""Others who write where a relay keeps its progress, and relays that would write where another keeps its own."""
+"""Foreign records in a relay's progress topic, and rows for another relay's progress topic."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ def at(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def other(at: Place) -> Place:
-    """Another outbox in the same database."""
+    """Return another outbox in the same database."""
     return Place(at.stack, at.dsn, f"{at.prefix}b-", table="second")
 
 
@@ -41,7 +41,7 @@ def numbers(messages: Iterable[Any]) -> list[int]:
 
 
 def progress_of_all(at: Place) -> bytes:
-    """Return what an earlier version would have written when it had sent all pending rows."""
+    """Return the progress record of an earlier version that has sent all pending rows."""
     ((outbox_id,),) = at.sql("SELECT outbox_id FROM thresher_relay WHERE name = %s", at.settings().name)
     rows = at.sql("SELECT id, create_time FROM outbox ORDER BY id")
     return encode(
@@ -56,14 +56,14 @@ def progress_of_all(at: Place) -> bytes:
 
 
 def write(at: Place, *values: bytes, key: bytes = b"", seal: Callable[[bytes, bytes], Any] = lambda *_: None) -> None:
-    """Put records where the relay keeps its progress."""
+    """Write records to the relay's progress partition."""
     producer = Producer({"bootstrap.servers": at.stack.kafka.bootstrap})
     for value in values:
         producer.produce(progress_topic(at.settings().name), value, key, partition=0, headers=seal(key, value))
     assert producer.flush(60) == 0
 
 
-def test_records_of_strangers_neither_end_a_relay_nor_remove_a_row(at: Place) -> None:
+def test_foreign_progress_records_neither_end_relays_nor_remove_rows(at: Place) -> None:
     at.stash(*numbered(at, range(50)))
     with at.relaying(shards=1) as relaying:
         relaying.until(lambda: at.pending() == 0)
@@ -72,7 +72,7 @@ def test_records_of_strangers_neither_end_a_relay_nor_remove_a_row(at: Place) ->
     guessed = Seal(secret="guessed", topic=progress_topic(at.settings().name), partition=0)
     write(at, b"a row of somebody else", forged)
     write(at, forged, seal=guessed.headers)
-    # Claims of strangers do not count: nobody waits for their authors.
+    # Claims without a valid seal do not count: no attempt waits for their writers.
     claim = Claim(lane=1, claimant="theirs").encoded()
     write(at, b"", key=claim)
     write(at, b"", key=claim, seal=guessed.headers)
@@ -80,7 +80,7 @@ def test_records_of_strangers_neither_end_a_relay_nor_remove_a_row(at: Place) ->
         relaying.until(lambda: at.pending() == 0)
         relaying.until(lambda: relaying.total("strangers") >= 3)
         assert numbers(at.read(100)) == list(range(100))
-    # Behind them the relay's own progress is found again.
+    # The relay's own progress is found behind the foreign records.
     at.stash(*numbered(at, range(100, 110)))
     with at.relaying(shards=1) as relaying:
         relaying.until(lambda: at.pending() == 0)
@@ -88,8 +88,8 @@ def test_records_of_strangers_neither_end_a_relay_nor_remove_a_row(at: Place) ->
     assert numbers(at.read(110)) == list(range(110))
 
 
-def test_progress_without_a_seal_is_accepted_up_to_the_first_with_one(at: Place) -> None:
-    # An earlier version has sent these and has not settled them.
+def test_unsealed_progress_counts_only_before_the_first_sealed_record(at: Place) -> None:
+    # An earlier version has sent these rows and has not settled them.
     taken_over(at.settings(shards=1))
     at.stash(*numbered(at, range(50)))
     write(at, progress_of_all(at))
@@ -99,7 +99,7 @@ def test_progress_without_a_seal_is_accepted_up_to_the_first_with_one(at: Place)
         relaying.until(lambda: at.pending() == 0)
         assert numbers(at.read(10)) == list(range(50, 60))
         assert relaying.total("strangers") == 0
-    # From here on it is a stranger's, also when all of the horizon is settled.
+    # From here on an unsealed record is foreign, also when the whole horizon is settled.
     at.stash(*numbered(at, range(60, 70)))
     write(at, progress_of_all(at))
     at.sql("VACUUM FULL outbox")
@@ -108,7 +108,7 @@ def test_progress_without_a_seal_is_accepted_up_to_the_first_with_one(at: Place)
         assert numbers(at.read(20)) == list(range(50, 70))
 
 
-def test_rows_to_another_relays_progress_are_set_aside(at: Place, other: Place) -> None:
+def test_rows_for_another_relays_progress_topic_are_dead(at: Place, other: Place) -> None:
     theirs = progress_topic(other.settings().name)
     shown = f"{at.prefix}shown.progress"
     at.admin.create_topic(shown)
@@ -127,7 +127,7 @@ def test_rows_to_another_relays_progress_are_set_aside(at: Place, other: Place) 
         assert [message.value() for message in at.read(1, shown)] == [b"the progress of a film"]
 
 
-def test_the_role_that_may_not_change_an_older_table_is_told_what_to_do(at: Place) -> None:
+def test_a_role_without_alter_privilege_gets_the_statement(at: Place) -> None:
     taken_over(at.settings(shards=1))
     at.sql("ALTER TABLE thresher_relay DROP COLUMN secret")
     at.sql("CREATE ROLE relay_role LOGIN PASSWORD 'secret'")

@@ -1,4 +1,4 @@
-"""What a take-over has seen to is watched: somebody changes it while a relay leads."""
+"""A leader's watch notices changes to the conditions that its take-over has checked."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -28,13 +28,13 @@ def at(stack: Stack, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def watch(at: Place) -> Iterator[RelayWatch]:
-    """The watch of a leader that has just taken over."""
+    """Yield the watch of a leader that has just taken over."""
     with closing(RelayWatch(taken_over(at.settings(shards=1)))) as opened:
         yield opened
 
 
 def look(watch: RelayWatch) -> None:
-    """Look at everything once."""
+    """Run every look once."""
     for each in watch.looks:
         each.run()
 
@@ -49,7 +49,7 @@ def set_topic(at: Place, name: str, value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change under a leader, the problem that it is, and what the problem's text names."""
+    """A change under a leader, the error that it causes, and a text that the error contains."""
 
     make: Callable[[Place], object]
     problem: type[PipelineProblem]
@@ -101,13 +101,13 @@ BREAKING = {
 
 
 @pytest.mark.parametrize("change", BREAKING.values(), ids=BREAKING)
-def test_what_breaks_a_guarantee_is_noticed(at: Place, watch: RelayWatch, change: Change) -> None:
+def test_a_change_that_breaks_a_guarantee_is_noticed(at: Place, watch: RelayWatch, change: Change) -> None:
     look(watch)
     assert watch.alarms == {}
     change.make(at)
 
     def noticed() -> bool:
-        # A broker may know of a change a moment later.
+        # A broker may show a change a moment later.
         look(watch)
         return False
 
@@ -116,7 +116,7 @@ def test_what_breaks_a_guarantee_is_noticed(at: Place, watch: RelayWatch, change
     assert told.value.exit_code == 4
 
 
-def test_a_change_that_breaks_nothing_is_an_alarm_while_it_lasts(at: Place, watch: RelayWatch) -> None:
+def test_a_harmless_change_is_an_alarm_while_it_lasts(at: Place, watch: RelayWatch) -> None:
     at.sql("CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
     at.sql("CREATE TRIGGER audit AFTER INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION noted()")
     look(watch)
@@ -126,19 +126,19 @@ def test_a_change_that_breaks_nothing_is_an_alarm_while_it_lasts(at: Place, watc
     assert watch.alarms == {}
 
 
-def test_what_differed_from_the_start_is_no_alarm(at: Place) -> None:
+def test_a_difference_from_the_start_is_no_alarm(at: Place) -> None:
     at.sql("ALTER TABLE outbox ADD CONSTRAINT named CHECK (kafka_topic <> '')")
     with closing(RelayWatch(taken_over(at.settings(shards=1)))) as watch:
         look(watch)
         assert watch.alarms == {}
 
 
-def test_everything_is_looked_at_within_a_minute(watch: RelayWatch) -> None:
-    # A broken guarantee within one round and the look itself; only old progress may wait longer.
+def test_every_assumption_is_checked_within_a_minute(watch: RelayWatch) -> None:
+    # A broken guarantee is noticed within one interval and the look itself. Only old progress may wait longer.
     assert all(each.every_seconds <= 30 for each in watch.looks if each.at != "progress")
 
 
-def test_a_relay_tells_of_a_change_and_ends_with_one_that_breaks_it(
+def test_a_relay_reports_changes_and_ends_on_breaking_ones(
     at: Place, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "_ASSUMED_SECONDS", 0.2)

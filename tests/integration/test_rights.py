@@ -1,4 +1,4 @@
-"""The rights that are printed are enough for roles that relay, write and operate, and less is refused with them."""
+"""The printed grants are enough for roles that relay, write and operate; a missing one is named in the refusal."""
 
 import json
 import uuid
@@ -36,7 +36,7 @@ def place(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def roles(place: Place) -> Iterator[dict[str, str]]:
-    """Connection strings of three roles that may connect, and nothing else so far; there is no table either."""
+    """Yield connection strings of three roles that may only connect. The outbox table does not exist yet."""
     place.sql("DROP TABLE outbox")
     names = ("relay_small", "writer_small", "operator_small")
     for name in names:
@@ -87,7 +87,7 @@ def test_roles_with_the_printed_grants_write_and_relay(
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_a_writer_needs_what_is_printed_in_every_shape(
+def test_a_writer_needs_the_printed_grants_in_every_shape(
     place: Place, roles: dict[str, str], shape: Shape, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.sql("CREATE SCHEMA shop")
@@ -156,13 +156,13 @@ def test_a_role_with_the_printed_grants_shares_topics_by_locks(
 
 @pytest.mark.parametrize("shape", Shape)
 @pytest.mark.parametrize("made", [True, False])
-def test_printed_ddl_runs_again_without_another_index(
+def test_printed_ddl_can_run_twice_without_duplicate_indexes(
     place: Place, shape: Shape, made: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = TableName(table='out"box', schema="shop")
     place.sql("DROP TABLE outbox; CREATE SCHEMA shop")
     if made:
-        # As a relay makes them, and an archive: without names of indexes.
+        # As a relay and an archive create them: without index names.
         with psycopg.connect(place.dsn) as connection:
             create_schema(connection, name, shape)
             create_locks(connection, name, shape)
@@ -180,7 +180,7 @@ def test_printed_ddl_runs_again_without_another_index(
         assert check_schema(connection, name, shape).usable
 
 
-def test_a_name_of_an_index_that_does_not_fit_is_not_given() -> None:
+def test_an_index_name_that_is_too_long_is_omitted() -> None:
     assert repeatable(f'CREATE INDEX ON "{"t" * 58}" (id);') == f'CREATE INDEX ON "{"t" * 58}" (id);'
     assert repeatable(f'CREATE INDEX ON "{"t" * 56}" (id);') == (
         f'CREATE INDEX IF NOT EXISTS "{"t" * 56}_id_idx" ON "{"t" * 56}" (id);'

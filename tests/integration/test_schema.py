@@ -9,7 +9,7 @@ from thresher.outbox import Message, Outbox, SchemaRefused, Shape, check_schema,
 from thresher.outbox.shape import bucket_of
 
 NAME = TableName(table="outbox")
-# As goharvest's README has it.
+# Copied from goharvest's README.
 GOHARVEST = """
 CREATE TABLE outbox (
   id                  BIGSERIAL PRIMARY KEY,
@@ -25,7 +25,7 @@ CREATE TABLE outbox (
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_what_we_create_passes_our_own_check(connection: psycopg.Connection[Any], shape: Shape) -> None:
+def test_a_created_table_passes_the_check(connection: psycopg.Connection[Any], shape: Shape) -> None:
     assert create_schema(connection, NAME, shape)
     assert check_schema(connection, NAME, shape).findings == ()
 
@@ -99,7 +99,7 @@ def test_a_table_of_the_other_shape_is_refused(connection: psycopg.Connection[An
         ("DROP TABLE outbox", "no such table"),
     ],
 )
-def test_what_breaks_a_guarantee_is_said_precisely(
+def test_a_table_that_breaks_a_guarantee_is_reported_precisely(
     connection: psycopg.Connection[Any], change: LiteralString, expected: str
 ) -> None:
     create_schema(connection, NAME)
@@ -109,7 +109,7 @@ def test_what_breaks_a_guarantee_is_said_precisely(
     assert expected in "\n".join(map(str, check.findings))
 
 
-def test_a_sequence_that_the_column_does_not_own_is_found_too(connection: psycopg.Connection[Any]) -> None:
+def test_a_sequence_not_owned_by_its_column_is_found(connection: psycopg.Connection[Any]) -> None:
     create_schema(connection, NAME)
     connection.execute("CREATE SEQUENCE fast CACHE 100")
     connection.execute("ALTER TABLE outbox ALTER id DROP IDENTITY, ALTER id SET DEFAULT nextval('fast')")
@@ -117,7 +117,7 @@ def test_a_sequence_that_the_column_does_not_own_is_found_too(connection: psycop
     assert "sequence public.fast: CACHE 100" in "\n".join(map(str, check.findings))
 
 
-def test_the_cached_ids_that_the_check_refuses_really_invert_the_order(dsn: str) -> None:
+def test_cached_sequence_values_really_invert_the_order(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as two:
         create_schema(one, NAME)
         one.execute("ALTER SEQUENCE outbox_id_seq CACHE 10")
@@ -160,7 +160,7 @@ def test_the_head_of_a_bucket_comes_from_the_index(connection: psycopg.Connectio
     assert "Sort" not in plan
 
 
-def test_how_the_callers_session_prints_things_does_not_matter(connection: psycopg.Connection[Any]) -> None:
+def test_output_settings_of_the_callers_session_do_not_matter(connection: psycopg.Connection[Any]) -> None:
     connection.execute("CREATE SCHEMA app")
     connection.execute("CREATE FUNCTION app.sha256(bytea) RETURNS bytea IMMUTABLE LANGUAGE sql AS 'SELECT $1'")
     connection.execute("SET search_path = app, pg_catalog, public")
@@ -173,13 +173,13 @@ def test_how_the_callers_session_prints_things_does_not_matter(connection: psyco
     assert connection.execute("SELECT bucket FROM outbox").fetchone() == (bucket_of(b"k"),)
 
 
-def test_a_column_of_a_domain_is_what_the_domain_is_made_of(connection: psycopg.Connection[Any]) -> None:
+def test_a_column_of_a_domain_counts_as_its_base_type(connection: psycopg.Connection[Any]) -> None:
     create_schema(connection, NAME)
     connection.execute("CREATE DOMAIN topic AS VARCHAR(249); ALTER TABLE outbox ALTER kafka_topic TYPE topic")
     assert check_schema(connection, NAME).findings == ()
 
 
-def test_a_type_of_that_name_is_explained(connection: psycopg.Connection[Any]) -> None:
+def test_a_type_with_the_tables_name_is_explained(connection: psycopg.Connection[Any]) -> None:
     connection.execute("CREATE TYPE outbox AS ENUM ('a')")
     with pytest.raises(SchemaRefused, match="a type has that name"):
         create_schema(connection, NAME)

@@ -1,4 +1,4 @@
-"""A relay and a broker that wants to know who comes, over a line that nobody else reads: the example, run."""
+"""The example of a relay with SASL authentication and TLS, run against a broker."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Seen: 6 s until its rows are there.
+# Measured: 6 s until the rows arrive.
 UP_SECONDS = 90.0
 
 
@@ -37,7 +37,7 @@ def test_rows_go_by_sasl_ssl_with_scram_and_lz4(stack: Stack, dsn: str, topic_pr
         relay = subprocess.Popen(program, cwd=tmp_path, env=told, stdout=written, stderr=written)
     try:
         values = {message.value() for message in at.read(200, seconds=UP_SECONDS)}
-        # A row that is there may not be settled yet, and a shard that starts over need not do it before the end.
+        # A row that was sent may not be settled yet, and a stop need not settle it.
         eventually(lambda: at.pending() == 0, UP_SECONDS, log.read_text)
         os.kill(relay.pid, signal.SIGTERM)
         assert relay.wait(60) == 0, log.read_text()

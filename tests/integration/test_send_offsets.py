@@ -1,4 +1,4 @@
-"""A group's offsets in a transaction: committed with its records, or not at all, or known to be unknown."""
+"""A group's offsets in a transaction: committed with the records, not committed, or reported as unknown."""
 
 import itertools
 import time
@@ -20,13 +20,13 @@ from thresher.testing.proxy import Api, Cut, Drop, Hold, KafkaProxy
 
 PROXIED = "PROXIED"
 LONG = TransactionTimeouts.within(60.0)
-# As long as a queue's transactions.
+# The timeouts of a queue's transactions.
 SHORT = TransactionTimeouts.within(5.0)
 _numbers = itertools.count(1)
 
 
 class Place:
-    """A topic and a group of one test, its producers, and what the broker has committed for it."""
+    """The topic and group of one test, its producers, and the committed offsets and records."""
 
     def __init__(self, stack: Stack, name: str, address: str | None = None) -> None:
         self.topic, self.group = f"{name}-records", f"{name}-group"
@@ -35,23 +35,23 @@ class Place:
         self.admin = Admin(stack.kafka.bootstrap)
         self.admin.create_topic(self.topic)
         eventually(lambda: self.admin.topics(self.topic), 60)
-        # Asked for once, the group has a coordinator: finding it is no part of what is measured here.
+        # This first request creates the group's coordinator, so that finding it takes no time later.
         assert self.committed() == {}
 
     def producer(self, timeouts: TransactionTimeouts = LONG, make: Any = None) -> TransactionalProducer:
-        """Return a producer that has fenced the one before."""
+        """Return a new producer, which fences the previous one."""
         made = TransactionalProducer(f"{self.group}-producer", self.config, timeouts=timeouts, make=make)
         made.init(self.topic)
         return made
 
     def write(self, producer: TransactionalProducer, value: bytes) -> None:
-        """Begin a transaction and put a record into it."""
+        """Begin a transaction and produce a record."""
         producer.begin()
         producer.produce([(0, (self.topic, value, None, 0, 0, None))])
         assert producer.flush() == []
 
     def send(self, producer: TransactionalProducer, offset: int, metadata: str = "") -> None:
-        """Put an offset of the group, which has no member, into the transaction."""
+        """Add an offset of the group to the transaction. The group has no member."""
         sent = GroupOffset(topic=self.topic, partition=0, offset=offset, metadata=metadata)
         producer.send_offsets([sent], group_metadata(self.direct, self.group))
 
@@ -65,19 +65,19 @@ class Place:
         return None if found is None else found.offset
 
     def records(self) -> list[bytes]:
-        """Return the records that are committed."""
+        """Return the values of the committed records."""
         with CommittedTail(self.topic, 0, self.direct) as tail:
             return list(tail.whole())
 
 
 def silent(asked: dict[str, Any]) -> Producer:
-    """Return a client that reports no errors: in a cluster of many brokers, one broken connection is none."""
+    """Return a client that reports no errors, as in a cluster, where one broken connection is not an error."""
     return Producer({**asked, "error_cb": lambda _: None})
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stalls makes no answer uncertain."""
+    """Raise the time limits for certain answers, so that a stalling machine makes no answer uncertain."""
     for bound in ("certain_seconds", "certain_offsets_seconds"):
         monkeypatch.setattr(TransactionTimeouts, bound, property(lambda _: 60.0))
 
@@ -96,7 +96,7 @@ def test_offsets_are_committed_with_the_records(place: Place) -> None:
     producer = place.producer()
     place.write(producer, b"first")
     place.send(producer, 5, "hand-off 1")
-    # Until the transaction has ended, nobody is told an offset that may become another.
+    # Until the transaction has ended, the broker returns no offset, because it may still change.
     with pytest.raises(BrokerLost, match="offsets of the group"):
         place.committed(timeout_seconds=1.0)
     producer.commit()
@@ -121,11 +121,11 @@ def test_offsets_are_not_committed_without_the_records(place: Place) -> None:
     assert place.records() == [b"first"]
 
 
-def test_offsets_are_not_committed_after_the_transactions_time(place: Place) -> None:
+def test_offsets_are_not_committed_after_the_transaction_timeout(place: Place) -> None:
     producer = place.producer(SHORT)
     place.write(producer, b"never")
     place.send(producer, 5)
-    # The broker looks for such transactions every 10 s.
+    # The broker checks for expired transactions every 10 s.
     eventually(lambda: place.committed() == {}, 60)
     assert place.records() == []
     with pytest.raises((ProducerFenced, ProducerProblem)):
@@ -145,7 +145,7 @@ def test_a_fenced_producer_sends_no_offsets(place: Place) -> None:
     assert place.records() == [b"new"]
 
 
-def test_offsets_that_were_sent_are_fenced_with_the_commit(place: Place) -> None:
+def test_sent_offsets_are_fenced_with_the_commit(place: Place) -> None:
     old = place.producer()
     place.write(old, b"old")
     place.send(old, 5)
@@ -176,7 +176,7 @@ APIS = pytest.mark.parametrize("api", [Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_CO
 
 
 @APIS
-def test_an_answer_that_is_lost_leaves_the_offsets_unknown(wired: Place, proxy: KafkaProxy, api: Api) -> None:
+def test_a_lost_answer_leaves_the_offsets_unknown(wired: Place, proxy: KafkaProxy, api: Api) -> None:
     producer = wired.producer(SHORT)
     wired.write(producer, b"never")
     lost = proxy.on_answer(api, Drop(), times=1)
@@ -193,7 +193,7 @@ def test_an_answer_that_is_lost_leaves_the_offsets_unknown(wired: Place, proxy: 
 
 
 @APIS
-def test_after_an_answer_that_is_cut_off_the_offsets_are_unknown_or_the_producer_is_spent(
+def test_a_cut_off_answer_leaves_offsets_or_producer_in_doubt(
     wired: Place, proxy: KafkaProxy, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
@@ -201,7 +201,7 @@ def test_after_an_answer_that_is_cut_off_the_offsets_are_unknown_or_the_producer
     wired.write(producer, b"record")
     lost = proxy.on_answer(api, Cut(), times=1)
     try:
-        # Whether the client reports the broken connection is a race; it asks again either way.
+        # The client may or may not report the broken connection. It repeats the request in both cases.
         wired.send(producer, 5)
     except OffsetsUnknown:
         with pytest.raises(ProducerProblem, match="cannot be used again"):
@@ -215,13 +215,13 @@ def test_after_an_answer_that_is_cut_off_the_offsets_are_unknown_or_the_producer
     assert lost.matched == 1
 
 
-def test_offsets_that_come_late_do_not_touch_the_next_transaction(
+def test_late_offsets_do_not_touch_the_next_transaction(
     wired: Place, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = wired.producer(make=silent)
     wired.write(producer, b"first")
     late = proxy.on_request(Api.TXN_OFFSET_COMMIT, Hold(hang_up=True), times=1)
-    # The client asks again by itself, and is told that all is well: so it is, for this transaction.
+    # The client repeats the request by itself, and succeeds.
     wired.send(producer, 5)
     assert late.matched == 1
     monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))

@@ -1,4 +1,4 @@
-"""A second workload, numbers to a topic, competes, leads, fails over, reports and stops through `service` alone."""
+"""A second workload, which writes numbers to a topic, competes, leads, fails over, reports and stops by `service`."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from thresher.service.service import Service, State
 from thresher.spark.session.session import Session
 from thresher.testing.leadership import StagedLeadership
 
-# Seen: 2 s until a service counts, 8 s where it has a Spark to start.
+# Measured: 2 s until a service counts, 8 s if it has to start Spark.
 COUNTED_SECONDS = 60.0
 STARTED_SECONDS = 120.0
 
@@ -38,7 +38,7 @@ def workload(stack: Stack, spark: Session, topic_prefix: str) -> NumbersWorkload
 
 
 def numbers(workload: NumbersWorkload) -> int:
-    """See that each partition has every number once and in order, and return how many there are."""
+    """Check that each partition has every number once and in order. Return how many there are."""
     found = [committed(workload.kafka, workload.name, shard) for shard in range(workload.shards)]
     for each in found:
         assert each == [str(number) for number in range(len(each))]
@@ -46,7 +46,7 @@ def numbers(workload: NumbersWorkload) -> int:
 
 
 def all_count(service: Service) -> bool:
-    """Whether every shard has counted, as far as the driver knows."""
+    """Tell whether the driver knows a count of every shard."""
     counts = service.ledger.shards().values()
     return len(counts) == service.workload.shards and all(each.get("counted") for each in counts)
 
@@ -121,7 +121,7 @@ def test_a_lease_without_a_database_is_refused() -> None:
 
 
 class Counter:
-    """The program, as the test has it."""
+    """The program as a process, with its pages."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -179,7 +179,7 @@ def test_a_standby_leads_when_the_leader_is_killed(
         assert standby.page.probe("/healthz")[0] == 200
         standby.process.send_signal(signal.SIGTERM)
         assert standby.process.wait(STARTED_SECONDS) == 0
-        # It has imported nothing of a relay.
+        # The program has imported no module of the relay.
         assert standby.output.readlines()[-1] == "[]\n"
     assert committed(workload.kafka, workload.terms, 0)[0] == first
     assert numbers(workload) > 0

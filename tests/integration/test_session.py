@@ -1,4 +1,4 @@
-"""Where the engine gets its Spark from: real programs, each in a process of its own."""
+"""How the engine gets its Spark session: real programs, each in its own process."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ print("well")
 """
 
 
-def test_a_program_with_a_session_of_its_own_is_a_host() -> None:
+def test_a_programs_own_session_is_checked_and_used() -> None:
     program = PROGRAM.format(engine=str(ENGINE))
     answer = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
@@ -64,14 +64,14 @@ def test_a_spark_home_of_another_version_is_named(tmp_path: Path, monkeypatch: p
         spark_home()
 
 
-def test_a_setting_that_breaks_the_engine_is_refused_before_anything_starts() -> None:
+def test_a_setting_that_breaks_the_engine_is_refused_first() -> None:
     with driven(spark={"conf": {"spark.python.worker.reuse": "true"}}) as driver:
         assert driver.end(60) == 2
         assert "spark.python.worker.reuse is true" in driver.shot["error"]
         assert len(driver.look()) == 1
 
 
-def test_a_jvm_that_does_not_start_and_a_master_that_does_not_exist_are_named() -> None:
+def test_a_failed_jvm_and_a_missing_master_are_named() -> None:
     with (
         driven(spark={"conf": {"spark.driver.memory": "nonsense"}}) as one,
         driven(spark={"master": "nowhere://x"}) as other,
@@ -83,7 +83,7 @@ def test_a_jvm_that_does_not_start_and_a_master_that_does_not_exist_are_named() 
             driver.gone()
 
 
-def test_the_archive_of_classes_that_one_program_makes_is_used_by_the_next(tmp_path: Path) -> None:
+def test_a_class_archive_is_used_by_the_next_program(tmp_path: Path) -> None:
     variables = {"THRESHER_CACHE": str(tmp_path)}
     with driven([("some", {"rows": 1}), ("tally", {})], variables=variables) as maker:
         assert maker.end(120) == 0
@@ -99,7 +99,7 @@ def test_the_archive_of_classes_that_one_program_makes_is_used_by_the_next(tmp_p
 
 
 @pytest.mark.soak
-def test_the_archive_of_classes_is_made_once_by_any_number_and_used_and_made_again_when_damaged(tmp_path: Path) -> None:
+def test_a_damaged_class_archive_is_made_again(tmp_path: Path) -> None:
     variables = {"THRESHER_CACHE": str(tmp_path)}
     finite = [("some", {"rows": 1}), ("tally", {})]
     with driven(finite, variables=variables) as first, driven(finite, variables=variables) as second:

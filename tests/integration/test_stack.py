@@ -140,7 +140,7 @@ def cluster() -> Iterator[Stack]:
 
 
 @pytest.mark.soak
-def test_leaders_move_when_a_node_of_three_is_killed_and_nothing_acked_is_lost(cluster: Stack) -> None:
+def test_a_killed_node_of_three_loses_no_acked_record(cluster: Stack) -> None:
     kafka = cluster.kafka
     assert Admin(kafka.bootstrap).cluster().brokers == {1, 2, 3}
     Admin(kafka.bootstrap).create_topic("moving", partitions=3)
@@ -157,7 +157,7 @@ def test_leaders_move_when_a_node_of_three_is_killed_and_nothing_acked_is_lost(c
     assert sorted(receive(kafka.bootstrap, "moving", 60), key=int) == [str(n) for n in range(60)]
     kafka.start_node(victim)
     assert Admin(kafka.bootstrap).cluster().brokers == {1, 2, 3}
-    # A node comes back although another is meant to stay away.
+    # One node is started again while another one stays stopped.
     for node in (2, 3):
         kafka.nodes[node].kill()
     kafka.start_node(2)
@@ -167,7 +167,7 @@ def test_leaders_move_when_a_node_of_three_is_killed_and_nothing_acked_is_lost(c
 
 
 def forward(listener: socket.socket, target: int, seen: list[int]) -> None:
-    """Accept for ever and pass bytes on; the test's end closes the socket and with it this thread."""
+    """Accept connections and forward their bytes, until the test closes the listener."""
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
         try:
@@ -191,7 +191,7 @@ def forward(listener: socket.socket, target: int, seen: list[int]) -> None:
 
 
 @pytest.mark.soak
-def test_a_listener_is_advertised_under_the_proxy_that_stands_in_front_of_it() -> None:
+def test_a_listener_is_advertised_under_its_proxy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         proxy_port = proxy.getsockname()[1]
         listener = Listener(name="PROXIED", advertised_ports=(proxy_port,))
@@ -205,7 +205,7 @@ def test_a_listener_is_advertised_under_the_proxy_that_stands_in_front_of_it() -
             threading.Thread(target=forward, args=(proxy, stack.kafka.port("PROXIED"), seen), daemon=True).start()
             Admin(stack.kafka.bootstrap).create_topic("proxied")
             send(f"127.0.0.1:{proxy_port}", "proxied", ["x" * 1000])
-            # Client metadata sends the client to the advertised port: the record itself went through the proxy.
+            # The metadata names the advertised port: the record itself went through the proxy.
             assert seen[0] > 1000
             own_properties_apply(stack)
             acls_decide(stack)
@@ -238,7 +238,7 @@ def acls_decide(stack: Stack) -> None:
 
 
 @pytest.mark.soak
-def test_the_old_broker_for_measuring_peers_starts_too() -> None:
+def test_the_older_broker_for_measuring_peers_starts() -> None:
     with Stack(kafka=KafkaOptions(version="3.9.1")) as stack:
         Admin(stack.kafka.bootstrap).create_topic("old")
         send(stack.kafka.bootstrap, "old", ["x"])
@@ -250,7 +250,7 @@ def test_the_old_broker_for_measuring_peers_starts_too() -> None:
     [{"postgres": PostgresOptions(port=1)}, {"kafka": KafkaOptions(port=1)}],
     ids=["postgres", "kafka"],
 )
-def test_a_port_that_is_taken_is_named_and_nothing_is_left(options: dict[str, Any], stack: Stack) -> None:
+def test_a_port_in_use_is_named_and_nothing_remains(options: dict[str, Any], stack: Stack) -> None:
     taken = stack.postgres.port
     ((name, given),) = options.items()
     before = set(stack.directory.parent.glob("thresher-stack-*"))
@@ -271,8 +271,8 @@ def test_ports_lost_to_another_program_are_drawn_again(stack: Stack, monkeypatch
         assert "only-here" not in {topic.name for topic in Admin(stack.kafka.bootstrap).topics()}
 
 
-def test_a_strangers_broker_on_the_port_is_not_taken_for_our_own(stack: Stack) -> None:
-    # Ours cannot get the port, the stranger answers on it under the same node id.
+def test_a_foreign_broker_on_the_port_is_not_ours(stack: Stack) -> None:
+    # Our broker cannot get the port, and a foreign broker answers on it with the same node id.
     other = Stack(kafka=KafkaOptions(port=1))
     other.kafka.options = KafkaOptions()
     try:
@@ -285,7 +285,7 @@ def test_a_strangers_broker_on_the_port_is_not_taken_for_our_own(stack: Stack) -
         other.stop()
 
 
-def test_data_may_lie_anywhere_but_where_kafka_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_may_be_in_any_directory_without_a_comma(monkeypatch: pytest.MonkeyPatch) -> None:
     root = open_directory()
     for name, works in (("späße 'q' \\ b", True), ("a,b", False)):
         place = root / name
@@ -303,7 +303,7 @@ def test_data_may_lie_anywhere_but_where_kafka_cannot_read(monkeypatch: pytest.M
     shutil.rmtree(root)
 
 
-def test_what_others_put_into_the_temporary_directory_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_files_in_the_temporary_directory_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     root = open_directory()
     monkeypatch.setattr(tempfile, "tempdir", str(root))
     (root / "thresher-stack-loop").symlink_to("thresher-stack-loop")
@@ -337,7 +337,7 @@ def test_a_setting_that_postgres_refuses_is_explained() -> None:
         Stack(postgres=PostgresOptions(settings={"no_such_thing": "1"})).start()
 
 
-def test_what_a_dead_owner_left_is_swept_by_the_next(stack: Stack) -> None:
+def test_leftovers_of_a_dead_owner_are_removed_later(stack: Stack) -> None:
     stale, young = (stack.directory.parent / f"thresher-stack-{name}" for name in ("stale", "young"))
     for directory in (stale, young):
         directory.mkdir(exist_ok=True)

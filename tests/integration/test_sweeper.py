@@ -1,4 +1,4 @@
-"""The relay with `dispatch: immediate`: it sends what a dispatcher has left, and nothing besides."""
+"""The relay with `dispatch: immediate`: it sends only the rows that a dispatcher has left."""
 
 import contextlib
 import os
@@ -73,7 +73,7 @@ def values(place: Place, count: int) -> Counter[int]:
 
 
 def marked(place: Place, mandate: Mandate, **more: Any) -> list[int]:
-    """Mark as a sweeper does, and return the ids."""
+    """Mark rows as a sweeper does, and return their ids."""
     bounds: dict[str, Any] = {"rows": 100, "rows_per_bucket": 100, "batch_bytes": 10**6, "largest_bytes": 10**6}
     wanted = Wanted(buckets=range(64), **{**bounds, "min_age_seconds": 0.0, **more})
     with contextlib.closing(store_of(mandate.settings).session("tests")) as session:
@@ -81,20 +81,20 @@ def marked(place: Place, mandate: Mandate, **more: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-def test_a_sweeper_leaves_what_a_dispatcher_has_locked(place: Place, by_id: bool) -> None:
+def test_a_sweeper_leaves_rows_that_a_dispatcher_has_locked(place: Place, by_id: bool) -> None:
     mandate = taken_over(place.settings(**SWEEPS))
     place.stash(*(message(place, number) for number in range(10)))
     ids = [id_ for (id_,) in place.sql("SELECT id FROM outbox ORDER BY id")]
     with ThreadPoolExecutor(1) as thread, psycopg.connect(place.dsn) as sending:
         sending.execute("SELECT FROM outbox WHERE id = ANY (%s) FOR NO KEY UPDATE", [ids[::2]])
-        # Nor does it wait for them.
+        # The sweeper does not wait for the locked rows.
         assert thread.submit(marked, place, mandate, by_id=by_id).result(30) == ids[1::2]
         sending.execute("UPDATE outbox SET dispatched_time = now() WHERE id = ANY (%s)", [ids[:5:2]])
     assert marked(place, mandate, by_id=by_id) == ids[6::2]
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-def test_a_row_that_is_stamped_meanwhile_is_not_marked(place: Place, by_id: bool) -> None:
+def test_a_row_stamped_meanwhile_is_not_marked(place: Place, by_id: bool) -> None:
     mandate = taken_over(place.settings(delivery=Delivery.AT_LEAST_ONCE, settling=Settling.STAMP))
     place.stash(*(message(place, number) for number in range(10)))
     ids = [id_ for (id_,) in place.sql("SELECT id FROM outbox ORDER BY id")]
@@ -102,7 +102,7 @@ def test_a_row_that_is_stamped_meanwhile_is_not_marked(place: Place, by_id: bool
     with ThreadPoolExecutor(1) as thread:
         with psycopg.connect(place.dsn) as stamping:
             stamping.execute("UPDATE outbox SET dispatched_time = now() WHERE id = ANY (%s)", [ids[::2]])
-            # It has read the rows as pending, and waits for their locks.
+            # The marking statement has read the rows as pending, and waits for their locks.
             marking = thread.submit(marked, place, mandate, by_id=by_id, min_age_seconds=None)
             eventually(lambda: place.sql(waits) == [(1,)], 60)
         assert marking.result(60) == ids[1::2]
@@ -115,7 +115,7 @@ def stashed(place: Place, number: int) -> Receipt:
     return receipt
 
 
-def test_a_dispatcher_works_beside_a_sweeper_alone(place: Place) -> None:
+def test_a_dispatcher_works_only_beside_a_sweeper(place: Place) -> None:
     others: list[dict[str, Any]] = [
         {"delivery": Delivery.AT_LEAST_ONCE, "settling": Settling.STAMP},
         {"delivery": Delivery.EXACTLY_ONCE, "settling": Settling.STAMP},
@@ -130,7 +130,7 @@ def test_a_dispatcher_works_beside_a_sweeper_alone(place: Place) -> None:
     assert place.pending() == 2
 
 
-def test_another_relay_takes_over_behind_those_that_send(place: Place) -> None:
+def test_another_relay_takes_over_after_sending_dispatchers(place: Place) -> None:
     taken_over(place.settings(**SWEEPS))
     receipt = stashed(place, 1)
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -172,7 +172,7 @@ class Settles:
 
 
 @pytest.mark.parametrize("mark", [MINE, None], ids=["at least once", "without marks"])
-def test_a_row_that_the_application_stamped_is_no_fault(place: Place, mark: uuid.UUID | None) -> None:
+def test_a_row_stamped_by_the_application_is_no_fault(place: Place, mark: uuid.UUID | None) -> None:
     place.stash(*(message(place, number) for number in range(6)))
     sent = recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
     with ExitStack() as resources:
@@ -183,7 +183,7 @@ def test_a_row_that_the_application_stamped_is_no_fault(place: Place, mark: uuid
 
 
 @pytest.mark.parametrize("dispatch", Dispatch)
-def test_a_row_that_is_gone_stays_a_fault(place: Place, dispatch: Dispatch) -> None:
+def test_a_row_that_vanished_is_a_fault(place: Place, dispatch: Dispatch) -> None:
     place.stash(*(message(place, number) for number in range(6)))
     sent = recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
     mandate = taken_over(place.settings(**{**SWEEPS, "dispatch": dispatch}))
@@ -199,7 +199,7 @@ def test_a_row_that_is_gone_stays_a_fault(place: Place, dispatch: Dispatch) -> N
 DEAD = Dead(kind=Kind.REJECTED, reason="no", attempts=1, blocking=False)
 
 
-def test_a_dead_row_that_the_application_stamped_stays(place: Place) -> None:
+def test_a_dead_row_stamped_by_the_application_stays(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(4)))
     rows = place.sql("SELECT id, create_time FROM outbox ORDER BY id")
     fates = recorded(*((*row, fate) for row, fate in zip(rows, (SENT, DEAD, SENT, DEAD), strict=True)))
@@ -212,7 +212,7 @@ def test_a_dead_row_that_the_application_stamped_stays(place: Place) -> None:
     assert place.sql("SELECT id FROM outbox ORDER BY id") == [(id_,) for id_, _ in rows[:3]]
 
 
-def test_a_dead_row_that_is_gone_is_a_fault(place: Place) -> None:
+def test_a_dead_row_that_vanished_is_a_fault(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(4)))
     rows = place.sql("SELECT id, create_time FROM outbox ORDER BY id")
     fates = recorded(*((*row, fate) for row, fate in zip(rows, (SENT, DEAD, SENT, DEAD), strict=True)))
@@ -230,7 +230,7 @@ def test_a_dead_row_that_is_gone_is_a_fault(place: Place) -> None:
 def test_old_rows_are_swept_and_young_ones_left(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(200)))
     place.sql("UPDATE outbox SET create_time = create_time - interval '1 hour' WHERE id <= 100")
-    # From before the clock went back.
+    # A row with a create time from before the clock was set back.
     place.sql("UPDATE outbox SET create_time = create_time + interval '1 hour' WHERE id = 200")
     with sweeping(place, min_age_seconds=600) as relaying:
         relaying.until(lambda: place.pending() == 99)
@@ -266,11 +266,11 @@ def test_sweeper_and_dispatchers_race_and_each_row_is_sent(place: Place) -> None
                         connection, [message(place, number) for number in mine], receipts=True
                     )
                     if kind < 0.2:
-                        # Longer than a row needs to be old.
+                        # Longer than the minimum age of a row.
                         time.sleep(wait)
                     connection.commit()
                     if kind > 0.9:
-                        # Its process died.
+                        # As if the application's process had died.
                         continue
                     if kind > 0.7:
                         time.sleep(wait)
@@ -284,13 +284,13 @@ def test_sweeper_and_dispatchers_race_and_each_row_is_sent(place: Place) -> None
     sent = Counter(int(record.value or b"") for record in records)
     assert sent.keys() == set(range(ROWS))
     assert ROWS // 4 < sum(each.sent for each in found) < ROWS
-    # A shard that starts over sends again what it had in flight, and nothing else is ever sent again.
+    # A shard that starts over repeats its rows in flight. No other row is sent again.
     assert sum(sent.values()) - ROWS <= restarts * IN_FLIGHT
     assert restarts <= MOST_RESTARTS
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_sweeper_sets_aside_what_can_never_be_sent(place: Place) -> None:
+def test_the_sweeper_makes_unsendable_rows_dead(place: Place) -> None:
     with psycopg.connect(place.dsn) as connection:
         large = place.outbox.stash(connection, Message(topic=place.topic, key="k", value=os.urandom(999_800)))
         connection.execute("UPDATE outbox SET kafka_value = kafka_value || kafka_value")

@@ -1,4 +1,4 @@
-"""Rows that the log does not hold are neither taken for published nor deleted, and the tail says so."""
+"""Rows that the log does not hold are neither treated as published nor deleted, and the tail reports them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def values(messages: Any) -> list[bytes]:
     return [message.value() for message in messages]
 
 
-# Each lets inserts go by the publication, or by the name of the table, and then puts things right.
+# Each pair lets inserts bypass the publication or the table's name, and then repairs it.
 CHANGES = {
     "left out": ["ALTER PUBLICATION {slot} DROP TABLE outbox", "ALTER PUBLICATION {slot} ADD TABLE outbox"],
     "no inserts": [
@@ -70,7 +70,7 @@ def test_a_publication_changed_under_a_tail_ends_it(place: Places, change: list[
     assert error.exit_code == 4
     assert "was changed" in str(error)
     assert "can be inserted again" in str(error)
-    # It is not told that nothing is missing before a point that nobody has watched.
+    # The slot does not move back.
     assert at.found_slot().confirmed >= (confirmed or 0)  # type: ignore[union-attr, operator]
     with at.tailing() as tailing:
         assert isinstance(tailing.ended(), LogLost)
@@ -98,7 +98,7 @@ def test_a_publication_changed_while_no_tail_ran_is_noticed(place: Places) -> No
     assert "was changed" in str(error)
 
 
-def test_rows_written_under_another_name_of_the_table_come(place: Places) -> None:
+def test_rows_written_under_another_table_name_are_published(place: Places) -> None:
     at = place()
     at.sql("ALTER TABLE outbox RENAME TO other")
     at.sql("INSERT INTO other (kafka_topic, kafka_key, kafka_value) VALUES (%s, 'k', 'renamed')", at.topic)
@@ -107,7 +107,7 @@ def test_rows_written_under_another_name_of_the_table_come(place: Places) -> Non
         assert values(at.read(1)) == [b"renamed"]
 
 
-def test_a_slot_made_anew_is_not_left(place: Places) -> None:
+def test_a_recreated_slot_prevents_leaving(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
         stash(at, "1")
@@ -121,7 +121,7 @@ def test_a_slot_made_anew_is_not_left(place: Places) -> None:
     assert at.pending() == 2
 
 
-def test_an_outbox_that_no_tail_has_read_is_not_left(place: Places) -> None:
+def test_an_outbox_that_no_tail_read_prevents_leaving(place: Places) -> None:
     at = place()
     stash(at, "1")
     at.drop_slot()
@@ -143,7 +143,7 @@ def test_rows_from_before_the_slot_are_not_deleted(place: Places) -> None:
         tailing.until(lambda: at.pending() == 1)
         time.sleep(3)
         assert at.sql("SELECT kafka_value FROM outbox") == [(b"before",)]
-    # Another tail knows it too.
+    # A later tail knows it too.
     with at.tailing(keep_seconds=0.0) as tailing:
         tailing.until(lambda: tailing.up)
         stash(at, "2")
@@ -153,7 +153,7 @@ def test_rows_from_before_the_slot_are_not_deleted(place: Places) -> None:
         assert at.sql("SELECT kafka_value FROM outbox") == [(b"before",)]
 
 
-def test_rows_that_went_by_a_publication_before_any_tail_stay(place: Places) -> None:
+def test_rows_that_missed_the_publication_before_any_tail_stay(place: Places) -> None:
     at = place()
     at.sql(f"ALTER PUBLICATION {at.slot} DROP TABLE outbox")
     stash(at, "gone by")
@@ -167,12 +167,12 @@ def test_rows_that_went_by_a_publication_before_any_tail_stay(place: Places) -> 
         assert at.sql("SELECT kafka_value FROM outbox") == [(b"gone by",)]
 
 
-def test_rows_from_before_the_slot_are_not_left(place: Places) -> None:
+def test_rows_from_before_the_slot_prevent_leaving(place: Places) -> None:
     at = place()
     at.drop_slot()
     stash(at, "before")
     at.create_slot()
-    # Of those behind the making of the slot it is known that they are in its log.
+    # Rows that were written after the slot was made are in its log.
     stash(at, "1")
     with at.tailing() as tailing:
         assert values(at.read(1)) == [b"1"]
@@ -184,12 +184,12 @@ def test_rows_from_before_the_slot_are_not_left(place: Places) -> None:
     assert switching.leave(at.settings()) == 1
 
 
-def test_trimming_keeps_up_with_what_is_published(place: Places) -> None:
+def test_trimming_keeps_up_with_publishing(place: Places) -> None:
     at = place()
     count = 60_000
     with at.tailing(keep_seconds=0.0) as tailing:
         tailing.until(lambda: tailing.up)
-        # Rows that are due later stand before the others.
+        # Rows that are due later come first in the table.
         at.sql(
             "INSERT INTO outbox (kafka_topic, kafka_value, create_time) "
             "SELECT %s, 'x', now() + interval '1 day' * (n <= 12000)::int FROM generate_series(1, %s) n",
@@ -220,7 +220,7 @@ def test_leaving_reads_the_log_before_writers_wait(place: Places, monkeypatch: p
     assert writers_waited == [False, True]
 
 
-def test_a_column_that_is_missing_says_what_is_lost(place: Places) -> None:
+def test_a_missing_column_says_which_rows_are_lost(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
         tailing.until(lambda: tailing.up)
@@ -231,7 +231,7 @@ def test_a_column_that_is_missing_says_what_is_lost(place: Places) -> None:
     assert "thresher tail slot create" in str(error)
 
 
-def test_unpublished_rows_stay_whatever_their_age(place: Places) -> None:
+def test_unpublished_rows_of_any_age_stay(place: Places) -> None:
     at = place()
     with at.tailing(keep_seconds=0.0, limits={"grace_seconds": 600}) as tailing, psycopg.connect(at.dsn) as writer:
         tailing.until(lambda: tailing.up)

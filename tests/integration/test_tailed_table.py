@@ -1,4 +1,4 @@
-"""What is deleted from a table that is read from the log."""
+"""Deleting published rows from a table that a tail reads from the log."""
 
 from collections.abc import Iterator
 
@@ -48,7 +48,7 @@ def test_only_old_rows_between_first_and_mark_are_deleted(log: Logged) -> None:
     assert table.older(first) == 1
 
 
-def test_rows_that_stay_for_long_are_passed_over(log: Logged) -> None:
+def test_rows_that_stay_long_are_skipped_by_deletion(log: Logged) -> None:
     table = TailedTable(log.connection, OUTBOX, Shape.THRESHER)
     insert(log, "before", "before too")
     first = log.slots.next_transaction()
@@ -63,8 +63,8 @@ def test_rows_that_stay_for_long_are_passed_over(log: Logged) -> None:
     assert trim(log, mark, first, floor=passed.floor) == Trimmed(0, 0, passed.floor)
 
 
-def test_a_row_of_this_moment_is_looked_at_again(log: Logged) -> None:
-    """It may be younger than the transaction that looks, and is due a moment later."""
+def test_a_row_of_this_moment_is_checked_again(log: Logged) -> None:
+    """The row may be younger than the deleting transaction, and is due a moment later."""
     table = TailedTable(log.connection, OUTBOX, Shape.THRESHER)
     first = log.slots.next_transaction()
     insert(log, "now", created="now() + interval '1 second'")
@@ -74,7 +74,7 @@ def test_a_row_of_this_moment_is_looked_at_again(log: Logged) -> None:
     assert trim(log, mark, first, floor=passed.floor).looked == 1
 
 
-def test_a_row_with_a_flaw_is_set_aside_as_it_was(log: Logged) -> None:
+def test_a_malformed_row_becomes_dead_unchanged(log: Logged) -> None:
     log.connection.execute(
         "INSERT INTO outbox (kafka_topic, kafka_header_keys, kafka_header_values, kafka_timestamp) VALUES "
         "('t', '{{a,NULL},{b,\"\"}}', ARRAY['x'::bytea, NULL], 'infinity'), "
@@ -97,10 +97,10 @@ def test_a_row_with_a_flaw_is_set_aside_as_it_was(log: Logged) -> None:
     assert after == before
 
 
-def test_a_dead_row_that_was_not_seen_in_the_table_can_be_replayed(log: Logged) -> None:
+def test_a_dead_row_not_yet_visible_can_be_replayed(log: Logged) -> None:
     log.connection.execute(statement("outbox_dead_create", OUTBOX))
     insert(log, "t")
-    # Set aside before the row could be seen in its table: it is there all the same.
+    # The row became dead before it was visible in its table, and it is in both.
     log.connection.execute(
         "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_header_keys, kafka_header_values, "
         "kind, reason, attempts, blocking) "

@@ -1,4 +1,4 @@
-"""A tail publishes what is committed to an outbox, read from the log: each row once, in the order of commits."""
+"""A tail publishes the committed rows of an outbox from the log: each row once, in commit order."""
 
 import os
 import signal
@@ -82,7 +82,7 @@ def test_transforms_change_rows_of_the_log(place: Places, via: Via) -> None:
     with at.tailing(transforms=tuple(f"tests.relay.transforms:{name}" for name in names)) as tailing:
         found = at.read(5, f"{at.topic}-elsewhere")
         tailing.until(lambda: (tailing.total("relayed"), tailing.total("filtered")) == (5, 5))
-        # The one that a transform fails on.
+        # The row that fails in a transform.
         tailing.until(lambda: len(at.dead()) == 1)
     assert values(found) == [f"V{n}!".encode() for n in (0, 2, 4, 6, 8)]
     assert found[0].headers() == [("n", b"0"), ("shouted", b"yes")]
@@ -90,7 +90,7 @@ def test_transforms_change_rows_of_the_log(place: Places, via: Via) -> None:
     at.read(0)
 
 
-def test_what_is_rolled_back_is_not_published(place: Places) -> None:
+def test_rolled_back_rows_are_not_published(place: Places) -> None:
     at = place()
     with at.tailing(), psycopg.connect(at.dsn) as one, psycopg.connect(at.dsn) as other:
         at.outbox.stash(one, Message(topic=at.topic, key="k", value="one"))
@@ -134,7 +134,7 @@ def test_rows_by_copy_and_a_huge_transaction_are_published_whole(place: Places) 
 
 
 @pytest.mark.parametrize("via", list(Via))
-def test_bad_rows_are_set_aside_and_can_be_replayed(place: Places, via: Via) -> None:
+def test_bad_rows_become_dead_and_can_be_replayed(place: Places, via: Via) -> None:
     at = place(via=via)
     bad = Message(topic=f"{at.prefix}missing", key="k", value="bad")
     with at.tailing(limits={"grace_seconds": 0.5}) as tailing:
@@ -152,7 +152,7 @@ def test_bad_rows_are_set_aside_and_can_be_replayed(place: Places, via: Via) -> 
         at.admin.create_topic(bad.topic, partitions=1)
 
         def published() -> bool:
-            # For a moment the topic is still taken for missing, and its grace is over.
+            # For a moment the topic still counts as missing, and its grace is over.
             with psycopg.connect(at.dsn) as connection:
                 if via is Via.LOG:
                     replay_to_log(connection, at.settings().outbox, slot=at.slot, kind="no-topic")
@@ -173,7 +173,7 @@ def test_a_held_topic_keeps_only_its_own_rows_waiting(place: Places) -> None:
         assert len(at.read(20)) == 20
         before = at.found_slot()
         assert before is not None
-    # Another attempt knows what waits.
+    # The next attempt knows which rows wait.
     with at.tailing(limits={"grace_seconds": 600}) as tailing:
         tailing.until(lambda: tailing.up)
         at.admin.create_topic(late, partitions=1)
@@ -198,7 +198,7 @@ def test_an_idle_tail_keeps_no_log_back(place: Places) -> None:
 
 
 @pytest.mark.parametrize("via", list(Via))
-def test_a_slot_that_was_dropped_or_made_anew_ends_the_tail(place: Places, via: Via) -> None:
+def test_a_dropped_or_recreated_slot_ends_the_tail(place: Places, via: Via) -> None:
     at = place(via=via)
     with at.tailing() as tailing:
         at.stash(Message(topic=at.topic, key="k", value="1"))
@@ -225,12 +225,12 @@ def test_a_slot_that_was_dropped_or_made_anew_ends_the_tail(place: Places, via: 
         at.read(2)
 
 
-def test_a_slot_made_anew_is_noticed_in_the_first_term(place: Places) -> None:
+def test_a_recreated_slot_is_noticed_in_the_first_term(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
         at.stash(Message(topic=at.topic, key="k", value="1"))
         at.read(1)
-        # At once, so that the next attempt finds a slot again.
+        # Recreate the slot at once, so that the next attempt finds it.
         with psycopg.connect(at.dsn, autocommit=True) as connection, at.slots() as slots:
             slots.free(at.slot)
             eventually(lambda: dropped(connection, at.slot), 20)
@@ -250,7 +250,7 @@ def dropped(connection: psycopg.Connection[Any], slot: str) -> bool:
     return True
 
 
-def test_what_an_operator_adopted_survives_a_leader_that_died_early(place: Places) -> None:
+def test_an_adopted_slot_survives_a_leader_that_dies_early(place: Places) -> None:
     at = place()
     with at.tailing():
         at.stash(Message(topic=at.topic, key="k", value="1"))
@@ -273,7 +273,7 @@ def test_a_missing_publication_is_named_with_its_remedy(place: Places) -> None:
         take_tail_over(at.settings())
 
 
-def test_a_relay_and_a_tail_of_one_table_refuse_each_other(place: Places, stack: Stack, topic_prefix: str) -> None:
+def test_a_relay_and_a_tail_refuse_each_others_table(place: Places, stack: Stack, topic_prefix: str) -> None:
     at = place()
     relayed = at.relay_settings()
     with at.tailing() as tailing:
@@ -287,7 +287,7 @@ def test_a_relay_and_a_tail_of_one_table_refuse_each_other(place: Places, stack:
         take_tail_over(at.settings())
 
 
-def test_an_outbox_goes_from_a_relay_to_a_tail_and_back(place: Places) -> None:
+def test_an_outbox_moves_from_relay_to_tail_and_back(place: Places) -> None:
     at = place()
     relayed = at.relay_settings()
     numbers = iter(range(1000))
@@ -341,7 +341,7 @@ def test_published_rows_are_deleted_after_their_time(place: Places) -> None:
         tailing.until(lambda: at.pending() == 0)
 
 
-def test_a_worker_that_is_killed_is_succeeded(place: Places) -> None:
+def test_a_killed_worker_is_replaced(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
         for n in range(3):

@@ -49,7 +49,7 @@ def numbers(records: Sequence[Record]) -> list[int]:
 
 
 def require_order(records: Sequence[Record]) -> None:
-    """See that the numbers in the values rise within each topic and key."""
+    """Check that the numbers in the values rise within each topic and key."""
     for stream in {(record.topic(), record.key()) for record in records}:
         own = numbers([record for record in records if (record.topic(), record.key()) == stream])
         assert own == sorted(own), stream
@@ -61,7 +61,7 @@ def joined(settings: Settings) -> Mandate:
 
 
 def ended(backend: DbBackend, seconds: float = 60.0) -> BaseException | None:
-    """Wait for the end of a backend, and return what it ended with, which is not raised again."""
+    """Wait for the end of a backend, and return its error, which the backend then does not raise."""
     eventually(lambda: not backend.running, seconds)
     error, backend.error = backend.error, None
     return error
@@ -80,7 +80,7 @@ def test_rows_of_all_topics_arrive_once_and_in_order(place: Places) -> None:
     assert all(lock["last_processed_at"] for lock in at.locks().values())
 
 
-def test_a_worker_goes_on_with_its_producer_while_nobody_else_held_the_lock(place: Places) -> None:
+def test_a_worker_keeps_its_producer_between_its_own_turns(place: Places) -> None:
     at = place()
     with at.backend(threads=1, hook=HOOK) as backend:
         for n in range(5):
@@ -97,7 +97,7 @@ def test_a_worker_goes_on_with_its_producer_while_nobody_else_held_the_lock(plac
     assert numbers(at.read(6)) == list(range(6))
 
 
-def test_an_errored_topic_rests_and_the_others_go_on(place: Places) -> None:
+def test_an_errored_topic_is_paused_and_others_are_sent(place: Places) -> None:
     at = place()
     missing = f"{at.prefix}missing"
     at.stash(Message(topic=missing, key="k", value="0"), Message(topic=at.topic, key="k", value="1"))
@@ -109,12 +109,12 @@ def test_an_errored_topic_rests_and_the_others_go_on(place: Places) -> None:
         assert resting["reason"]
         at.stash(Message(topic=at.topic, key="k", value="2"))
         at.until(backend, lambda: at.pending() == 1)
-        # It rests: nobody has touched it since.
+        # The topic is paused: no worker has taken its lock since.
         assert at.locks()[missing]["token"] == resting["token"]
     assert numbers(at.read(2)) == [1, 2]
 
 
-def test_rows_of_a_topic_that_stays_away_are_dead_after_the_grace_of_all(place: Places) -> None:
+def test_rows_of_a_missing_topic_die_after_the_shared_grace(place: Places) -> None:
     at = place()
     missing = f"{at.prefix}missing"
     at.stash(Message(topic=missing, key="k", value="0"))
@@ -127,14 +127,14 @@ def test_rows_of_a_topic_that_stays_away_are_dead_after_the_grace_of_all(place: 
     assert at.locks()[missing]["retries"] == 0
 
 
-def test_an_error_that_is_over_shortens_no_later_grace(place: Places) -> None:
+def test_a_past_error_shortens_no_later_grace(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="1"))
     faulty, Refusing.left = "tests.relay.locked_place:refusing_first", 2
     limits = {"grace_seconds": 2.0}
     with at.backend(threads=1, producer_factory=faulty, limits=limits, locking={"lock_seconds": 2.0}) as backend:
         at.until(backend, lambda: at.locks().get(at.topic, {}).get("error"))
-        # While it rests, for another reason.
+        # While the topic is paused for another reason.
         at.admin.delete_topics([at.topic])
         at.until(backend, lambda: at.locks()[at.topic]["retries"] > 1 or at.pending() == 0)
         assert at.dead() == []
@@ -157,7 +157,7 @@ def test_poison_is_found_by_workers_that_take_turns(place: Places) -> None:
     assert numbers(at.read(40)) == list(range(40))
 
 
-def test_a_row_whose_partition_is_missing_dies_though_workers_take_turns(place: Places) -> None:
+def test_a_row_without_its_partition_dies_across_worker_turns(place: Places) -> None:
     at = place()
     at.stash(
         Message(topic=at.topic, key="k", value="1", partition=99),
@@ -174,7 +174,7 @@ def test_a_row_whose_partition_is_missing_dies_though_workers_take_turns(place: 
     assert at.locks()[at.topic]["waiting_at"] is None
 
 
-def test_a_recorded_split_is_not_overwritten_by_a_worker_that_looked_before(place: Places) -> None:
+def test_a_recorded_split_is_not_overwritten_by_stale_workers(place: Places) -> None:
     at = place()
     joined(at.locked_settings())
     with at.locking() as locks:
@@ -185,7 +185,7 @@ def test_a_recorded_split_is_not_overwritten_by_a_worker_that_looked_before(plac
         assert at.take(locks, at.topic) is None
 
 
-def test_a_lock_of_the_split_before_cannot_be_had(place: Places) -> None:
+def test_a_lock_of_the_previous_split_cannot_be_taken(place: Places) -> None:
     at = place()
     joined(at.locked_settings())
     with at.locking() as locks:
@@ -196,7 +196,7 @@ def test_a_lock_of_the_split_before_cannot_be_had(place: Places) -> None:
         assert at.take(locks, at.topic) is None
 
 
-def test_rows_that_name_no_topic_are_dead_and_hurt_no_other(place: Places) -> None:
+def test_rows_without_a_topic_name_are_dead_alone(place: Places) -> None:
     at = place()
     odd = [f"{at.topic}#0", f"!{at.topic}", "not a topic", "", "..", "x" * 249]
     at.stash(*(Message(topic=at.topic, key=f"k{n % 9}", value=str(n)) for n in range(50)))
@@ -238,7 +238,7 @@ def test_a_lock_is_renewed_within_a_long_batch(place: Places) -> None:
         at.until_sent(backend)
 
 
-def test_of_many_that_join_at_once_all_are_members_of_one_group(place: Places) -> None:
+def test_processes_that_join_together_form_one_group(place: Places) -> None:
     at = place()
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda _: joined(at.locked_settings()), range(6)))
@@ -246,10 +246,10 @@ def test_of_many_that_join_at_once_all_are_members_of_one_group(place: Places) -
     assert {mandate.term for mandate in found} == {term}
 
 
-def test_a_founder_that_died_midway_is_succeeded(place: Places) -> None:
+def test_a_founder_that_died_midway_is_replaced(place: Places) -> None:
     at = place()
     joined(at.locked_settings())
-    # It wrote its term, and was killed.
+    # As a founder that was killed after it had written its term.
     at.sql("UPDATE thresher_relay SET term = gen_random_uuid(), term_time = now(), settled_on = NULL")
     at.stash(Message(topic=at.topic, key="k", value="1"))
     with at.backend(threads=1) as backend:
@@ -270,9 +270,7 @@ def test_founding_frees_all_locks_and_raises_their_tokens(place: Places) -> None
         assert at.locks()[at.topic]["locked_by"] is None
 
 
-def test_a_topic_that_is_never_drained_lets_others_have_their_turn(
-    place: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_never_drains_leaves_others_their_turn(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn, "_TURN_SECONDS", 0.2)
     at = place()
     first, second = at.topics(2)
@@ -290,10 +288,10 @@ def test_a_worker_whose_lock_was_taken_changes_nothing(place: Places, point: Cra
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
     with standing_at(point) as hold, at.backend(threads=1, hook=HOOK) as slow:
         assert hold.arrived.wait(60)
-        # Its lock runs out, and another process takes it.
+        # The worker's lock expires, and another process takes it.
         at.sql("UPDATE outbox_lock SET locked_at = locked_at - interval '2 minutes' WHERE locked_by IS NOT NULL")
         if point is CrashPoint.SETTLING:
-            # It holds the lock's row until its session ends.
+            # The worker's transaction locks the row of the topic lock until its session ends.
             at.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'thresher/%'")
         with at.backend(threads=1) as quick:
             at.until_sent(quick)
@@ -308,13 +306,13 @@ def test_a_worker_whose_lock_was_taken_changes_nothing(place: Places, point: Cra
     assert numbers(at.read(11)) == list(range(11))
 
 
-def test_a_producer_that_was_fenced_too_late_begins_its_turn_anew(place: Places) -> None:
+def test_a_producer_fenced_too_late_restarts_its_turn(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
     settings = at.locked_settings()
     with standing_at(CrashPoint.FLUSHED) as hold, at.backend(threads=1, hook=HOOK) as backend:
         assert hold.arrived.wait(60)
-        # As a process does that had the lock before, and has not noticed yet that it lost it.
+        # As a process that lost the lock and does not know it yet.
         late = TransactionalProducer(transactional_id(settings.name, at.locks()[at.topic]["slot"]), settings.kafka)
         late.init(progress_topic(settings.name))
         late.discard()
@@ -324,7 +322,7 @@ def test_a_producer_that_was_fenced_too_late_begins_its_turn_anew(place: Places)
     assert numbers(at.read(10)) == list(range(10))
 
 
-def test_a_lock_is_not_taken_under_a_term_that_is_over(place: Places) -> None:
+def test_a_lock_is_not_taken_under_an_ended_term(place: Places) -> None:
     at = place()
     joined(at.locked_settings())
     with at.locking() as locks:
@@ -354,7 +352,7 @@ def test_no_lock_is_taken_under_another_term(place: Places) -> None:
         assert at.take(locks, at.topic) is not None
 
 
-def test_an_errored_lock_is_not_free_before_its_rest_is_over(place: Places) -> None:
+def test_an_errored_lock_is_not_free_before_its_pause_ends(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="1"))
     joined(at.locked_settings())
@@ -370,7 +368,7 @@ def test_an_errored_lock_is_not_free_before_its_rest_is_over(place: Places) -> N
         again = at.take(locks, at.topic, seconds=0.0)
         assert again is not None
         assert again.retries == 1
-        # That error said nothing about whether the topic is there.
+        # The error did not say that the topic is missing.
         assert again.missing_seconds == 0
 
 
@@ -383,13 +381,13 @@ def test_a_worker_that_inited_too_late_leaves_before_it_writes(place: Places) ->
         at.sql("UPDATE outbox_lock SET token = token + 1, locked_by = 'another'")
         hold.go.set()
         eventually(lambda: late.counts.get("locks_lost"), 60)
-        # It wrote neither a record nor a claim, and the lock is the other's.
+        # The worker wrote neither a record nor a claim, and the other process holds the lock.
         assert late.counts.get("transactions", 0) == 0
         assert at.admin_end(progress_topic(at.settings().name)) == written
         assert at.locks()[at.topic]["locked_by"] == "another"
 
 
-def test_a_topic_whose_producer_is_refused_for_a_while_rests(place: Places) -> None:
+def test_a_topic_whose_producer_is_refused_is_paused(place: Places) -> None:
     at = place()
     topics = at.topics(2)
     at.stash(*(Message(topic=topic, key="k", value="1") for topic in topics))
@@ -402,7 +400,7 @@ def test_a_topic_whose_producer_is_refused_for_a_while_rests(place: Places) -> N
     assert sorted(record.topic() or "" for record in at.read(2, *topics)) == topics
 
 
-def test_after_one_error_a_turn_begins_anew_at_once(place: Places) -> None:
+def test_a_turn_restarts_at_once_after_one_error(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="1"))
     faulty, Refusing.left = "tests.relay.locked_place:refusing_first", 1
@@ -411,7 +409,7 @@ def test_after_one_error_a_turn_begins_anew_at_once(place: Places) -> None:
         assert "errored_turns" not in backend.counts
 
 
-def test_a_part_of_a_split_topic_has_its_own_keys_alone(place: Places) -> None:
+def test_a_part_of_a_split_topic_has_only_its_keys(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(100)))
     split = {"split_topics": {at.topic: 2}}
@@ -420,7 +418,7 @@ def test_a_part_of_a_split_topic_has_its_own_keys_alone(place: Places) -> None:
         locks.register(at.topic, 2)
         ((term,),) = at.sql("SELECT term::text FROM thresher_relay")
         terms = LockTerms(owner="test", relay=at.settings().name, term=term, seconds=60.0)
-        # Somebody works on the second part.
+        # Another worker holds the second part.
         other = locks.acquire(LockState(topic=at.topic, part=1, parts=2), terms)
         assert other is not None
         with at.backend(threads=1, locking=split) as backend:
@@ -473,7 +471,7 @@ def test_deimos_errored_lock_without_a_time_can_be_taken(place: Places) -> None:
         assert at.take(locks, at.topic) is not None
 
 
-def test_of_a_compacted_topic_only_the_newest_of_each_key_is_sent(place: Places) -> None:
+def test_a_compacted_topic_gets_only_each_keys_newest_row(place: Places) -> None:
     at = place()
     at.stash(
         *(Message(topic=at.topic, key=f"k{n % 3}", value=str(n)) for n in range(300)),
@@ -485,7 +483,7 @@ def test_of_a_compacted_topic_only_the_newest_of_each_key_is_sent(place: Places)
     assert sorted(numbers(at.read(6))) == [297, 298, 299, 300, 301, 302]
 
 
-def test_of_a_compacted_key_the_newest_that_can_be_sent_is(place: Places) -> None:
+def test_a_compacted_key_gets_its_newest_sendable_row(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="1"), Message(topic=at.topic, key="k", value="2"))
     at.sql(
@@ -512,7 +510,7 @@ def test_too_large_a_message_is_dead_alone(place: Places) -> None:
     assert [kind for _, kind, *_ in at.dead()] == ["too-large"]
 
 
-def test_rows_are_stamped_where_that_is_their_end(place: Places) -> None:
+def test_rows_are_stamped_under_settle_stamp(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(250)))
     with at.backend(threads=1, settling=Settling.STAMP) as backend:
@@ -521,7 +519,7 @@ def test_rows_are_stamped_where_that_is_their_end(place: Places) -> None:
     assert numbers(at.read(250)) == list(range(250))
 
 
-def test_a_split_topic_is_worked_on_in_parts_and_each_key_in_order(place: Places) -> None:
+def test_a_split_topic_is_sent_in_parts_in_key_order(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n % 50}", value=str(n)) for n in range(1_000)))
     with at.backend(threads=3, locking={"split_topics": {at.topic: 4}}) as backend:
@@ -530,7 +528,7 @@ def test_a_split_topic_is_worked_on_in_parts_and_each_key_in_order(place: Places
     require_order(found)
     assert sorted(numbers(found)) == list(range(1_000))
     assert set(at.locks()) == {at.topic, *(f"{at.topic}#{part}" for part in range(4))}
-    # All four had work, each under its own slot.
+    # All four parts were used, each with its own slot.
     assert len({at.locks()[f"{at.topic}#{part}"]["slot"] for part in range(4)}) == 4
 
 
@@ -542,7 +540,7 @@ def test_another_split_is_refused_until_it_is_changed_for_all(place: Places) -> 
         at.until_sent(backend)
         with pytest.raises(OtherSplit, match="4 parts"):
             joined(at.locked_settings(locking=two))
-        # While workers are at work.
+        # Workers are running meanwhile.
         at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100, 200)))
         assert change_split(at.locked_settings(locking=four), at.topic, 2, wait_seconds=60) == 4
         at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(200, 300)))
@@ -554,12 +552,12 @@ def test_another_split_is_refused_until_it_is_changed_for_all(place: Places) -> 
     assert Counter(numbers(found)) == Counter(range(300))
 
 
-def test_what_a_killed_part_published_is_settled_before_the_split_changes(place: Places) -> None:
+def test_a_killed_parts_rows_are_settled_before_the_split_changes(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(40)))
     with standing_at(CrashPoint.COMMITTED) as hold, at.backend(threads=1, hook=HOOK) as backend:
         assert hold.arrived.wait(60)
-        # It was killed here, and its lock has run out.
+        # As if the worker was killed here, and its lock has expired.
         at.sql("UPDATE outbox_lock SET locked_at = locked_at - interval '2 minutes' WHERE locked_by IS NOT NULL")
         assert change_split(at.locked_settings(), at.topic, 3, wait_seconds=60) == 1
         assert at.pending() == 0
@@ -588,12 +586,12 @@ def mandate_session(at: LockedPlace, term: str) -> Any:
     return closing(store_of(at.settings()).session(f"{sessions(at.settings().name, term)}/0"))
 
 
-def test_a_switch_to_a_leader_settles_what_a_lost_worker_published(place: Places) -> None:
+def test_a_switch_to_a_leader_settles_a_lost_workers_rows(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
     with standing_at(CrashPoint.COMMITTED) as hold, at.backend(threads=1, hook=HOOK) as backend:
         assert hold.arrived.wait(60)
-        # The process is cut off from its database, and taken for dead.
+        # The process loses its database sessions, and counts as dead.
         end_sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'thresher/%'"
         backend.request_stop()
         at.sql(end_sessions)
@@ -603,13 +601,13 @@ def test_a_switch_to_a_leader_settles_what_a_lost_worker_published(place: Places
     assert numbers(at.read(10)) == list(range(10))
 
 
-def test_a_table_that_was_emptied_is_settled_anew_before_any_row_is_read(place: Places) -> None:
+def test_a_truncated_table_is_settled_before_rows_are_read(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
     with at.backend() as backend:
         at.until_sent(backend)
         ((first,),) = at.sql("SELECT term FROM thresher_relay")
-        # Another file: to a worker, it might be a restored table.
+        # TRUNCATE gives the table a new file: a worker cannot tell it from a restored table.
         at.sql("TRUNCATE outbox")
         at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10, 20)))
         at.until_sent(backend)
@@ -618,12 +616,12 @@ def test_a_table_that_was_emptied_is_settled_anew_before_any_row_is_read(place: 
     assert numbers(at.read(20)) == list(range(20))
 
 
-def test_rows_that_a_restored_table_brings_back_are_not_sent_again(place: Places) -> None:
+def test_rows_of_a_restored_table_are_not_sent_again(place: Places) -> None:
     at = place()
     topics = at.topics(3)
     at.stash(*(Message(topic=topics[n % 3], key="k", value=str(n)) for n in range(30)))
     at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_value FROM outbox")
-    # Several batches of each topic: the last record of a slot does not name them all.
+    # Several batches of each topic: the last progress record of a slot names only some of the rows.
     with at.backend(limits={"batch_rows": 3}) as backend:
         at.until_sent(backend)
     at.sql("TRUNCATE outbox")
@@ -637,7 +635,7 @@ def test_rows_that_a_restored_table_brings_back_are_not_sent_again(place: Places
     assert sorted(numbers(at.read(30, *topics))) == list(range(30))
 
 
-def test_without_the_index_it_is_refused_with_the_remedy(place: Places) -> None:
+def test_an_outbox_without_the_index_is_refused_with_the_remedy(place: Places) -> None:
     at = place()
     ((index,),) = at.sql(
         "SELECT indexname FROM pg_indexes WHERE tablename = 'outbox' AND indexdef LIKE '%kafka_topic%'"
@@ -647,7 +645,7 @@ def test_without_the_index_it_is_refused_with_the_remedy(place: Places) -> None:
         joined(at.locked_settings())
 
 
-def test_a_leader_of_another_name_is_refused_as_ever(place: Places) -> None:
+def test_a_leader_of_another_name_is_refused(place: Places) -> None:
     at = place()
     joined(at.locked_settings())
     with pytest.raises(ForeignProgress, match="relayed under the name"):
@@ -665,7 +663,7 @@ DEIMOS_LOCKS = """
 
 def test_deimos_own_tables_are_shared_by_locks(place: Places) -> None:
     at = place(shape=Shape.DEIMOS, table="kafka_messages")
-    # As Deimos left it: without our columns, with a row of its own.
+    # As Deimos left the table: without our columns, with a row of Deimos.
     at.sql(DEIMOS_LOCKS)
     at.sql("INSERT INTO kafka_topic_info (topic, error, retries) VALUES (%s, true, 3)", at.topic)
     at.stash(
@@ -690,7 +688,7 @@ def test_deimos_own_tables_are_shared_by_locks(place: Places) -> None:
     assert (lock["locked_by"], lock["error"], lock["retries"]) == (None, False, 0)
 
 
-def test_a_lost_lock_gives_no_message_of_deimos_a_session_id(place: Places) -> None:
+def test_a_lost_lock_gives_no_deimos_message_a_session_id(place: Places) -> None:
     at = place(shape=Shape.DEIMOS, table="kafka_messages")
     at.stash(Message(topic=at.topic, key="k", value="v"))
     wanted = Wanted(buckets=range(64), rows=10, batch_bytes=10_000, largest_bytes=10_000)
@@ -709,7 +707,7 @@ def test_a_lost_lock_gives_no_message_of_deimos_a_session_id(place: Places) -> N
         assert at.sql("SELECT session_id FROM kafka_messages") == [(str(session_id),)]
 
 
-def test_a_table_of_locks_that_allows_a_topic_twice_is_refused(place: Places) -> None:
+def test_a_lock_table_that_allows_duplicate_topics_is_refused(place: Places) -> None:
     at = place(shape=Shape.DEIMOS, table="kafka_messages")
     at.sql(DEIMOS_LOCKS.replace("UNIQUE", ""))
     with pytest.raises(DatabaseRefused, match="CREATE UNIQUE INDEX"):
@@ -724,7 +722,7 @@ def test_deimos_messages_without_a_session_id_are_refused_before_anything(place:
     assert at.sql("SELECT to_regclass('thresher_relay')") == [(None,)]
 
 
-def test_figures_tell_of_pending_rows_locks_and_errors_by_topic(place: Places) -> None:
+def test_figures_show_pending_rows_locks_and_errors_by_topic(place: Places) -> None:
     at = place()
     topics = at.topics(3)
     at.stash(*(Message(topic=topics[n % 2], key="k", value=str(n)) for n in range(10)))

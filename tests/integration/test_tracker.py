@@ -1,4 +1,4 @@
-"""The tracker on a real broker and a real Spark: what it redelivers, when, with what, and what it refuses."""
+"""The tracker on a real broker and a real Spark: redelivery, dead letters, and refusals."""
 
 import random
 import threading
@@ -43,14 +43,14 @@ def topics(stack: Stack, spark: Session) -> QueueTopics:
 
 
 def await_redelivered(topics: QueueTopics, count: int) -> dict[bytes, Any]:
-    """Wait for so many messages in the message topic, and return them by payload."""
+    """Wait for exactly `count` redelivered messages, and return them by payload."""
     eventually(lambda: len(redelivered(topics)) >= count, PATIENCE_SECONDS, lambda: f"{redelivered(topics)}")
     found = redelivered(topics)
     assert len(found) == count
     return {record.payload: record for record in found}
 
 
-def test_what_was_not_ended_comes_back_once_with_its_past(topics: QueueTopics) -> None:
+def test_a_message_without_an_end_is_redelivered_once(topics: QueueTopics) -> None:
     write(
         topics,
         start(1, 300, headers=(("h", b"v"), ("none", None)), delivery_count=4, enqueued_at_ms=77),
@@ -76,7 +76,7 @@ def test_what_was_not_ended_comes_back_once_with_its_past(topics: QueueTopics) -
     assert {marker.message_id for marker in ends} >= {MessageId(0, 1), MessageId(0, 2), MessageId(0, 4)}
 
 
-def test_applications_get_what_was_given_back_delayed_and_rejected_and_nothing_else(topics: QueueTopics) -> None:
+def test_only_nacked_delayed_and_rejected_messages_come_again(topics: QueueTopics) -> None:
     with tracked(topics), QueueService(topics.config) as service:
         queue = service.queue("orders")
         producer, consumer = queue.producer(), queue.consumer()
@@ -136,12 +136,14 @@ def test_dead_letters_are_put_back_as_new_or_dropped(topics: QueueTopics) -> Non
     assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 1
     assert drop(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 2)) == 1
     assert [letter.record.payload for letter in dead_letters(topics.config)] == [b"3"]
-    assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 0, "it was put back"
+    assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 0, (
+        "the letter was replayed"
+    )
     (record,) = redelivered(topics)
     assert (record.payload, record.delivery_count, record.origin_id) == (b"1", 1, MessageId(0, 1))
 
 
-def test_a_letter_that_was_put_back_is_not_again_though_an_open_transaction_hides_that(topics: QueueTopics) -> None:
+def test_a_replayed_letter_is_not_replayed_again(topics: QueueTopics) -> None:
     dead = topics.config.dead_topic
     write(topics, start(1, 60_000), keep_alive(1, 0, reject_reason="no"))
     with tracked(topics):
@@ -152,7 +154,7 @@ def test_a_letter_that_was_put_back_is_not_again_though_an_open_transaction_hide
     hanging.begin()
     hanging.produce([(0, (dead, b"", b"0-9@1/orders", place, 0, None))])
     assert hanging.flush() == []
-    # As a tracker that is stopped in the middle of its transaction. Whoever changes letters waits for it.
+    # As a tracker that is stopped in the middle of its transaction. A replay waits for its end.
     ending = threading.Timer(6.0, hanging.discard, kwargs={"abort": True})
     ending.start()
     assert replay(topics.config, lambda _: True) == 1
@@ -161,9 +163,9 @@ def test_a_letter_that_was_put_back_is_not_again_though_an_open_transaction_hide
     assert len(redelivered(topics)) == 1
 
 
-def test_a_message_that_its_queue_refuses_is_a_dead_letter_and_the_others_go_on(topics: QueueTopics) -> None:
+def test_a_refused_message_becomes_a_dead_letter_alone(topics: QueueTopics) -> None:
     topics.configure(topics.config.message_topic, max_message_bytes="20000")
-    # What cannot be compressed: the broker judges what is sent.
+    # Incompressible bytes: the broker checks the compressed size.
     large = random.Random(5).randbytes(60_000)
     write(topics, *(start(number, 200) for number in range(5)), start(5, 200, value=large), start(6, 200))
     with tracked(topics):
@@ -174,7 +176,7 @@ def test_a_message_that_its_queue_refuses_is_a_dead_letter_and_the_others_go_on(
     assert "the queue's topic refuses the message" in letter.reason
 
 
-def test_bad_markers_stop_nobody(topics: QueueTopics) -> None:
+def test_malformed_markers_stop_no_redelivery(topics: QueueTopics) -> None:
     write(topics, b"no marker", start(1, 200), b"", end(99), keep_alive(98, 5))
     with tracked(topics) as tracker:
         await_redelivered(topics, 1)
@@ -197,7 +199,7 @@ def test_the_newest_of_two_trackers_has_the_partitions(topics: QueueTopics) -> N
     older.start()
     eventually(lambda: figure(older, "tracking"), PATIENCE_SECONDS)
     with tracked(topics):
-        # Nothing is written while nothing happens: the older one learns of it with its next transaction.
+        # An idle tracker writes nothing: the older one learns of its successor with its next transaction.
         await_redelivered(topics, 1)
         write(topics, start(2, 200))
         await_redelivered(topics, 2)
@@ -205,7 +207,7 @@ def test_the_newest_of_two_trackers_has_the_partitions(topics: QueueTopics) -> N
             older.wait(PATIENCE_SECONDS)
 
 
-def test_the_offset_follows_what_is_needed(topics: QueueTopics) -> None:
+def test_the_committed_offset_follows_messages_in_progress(topics: QueueTopics) -> None:
     config = topics.config
     partition = murmur2_partition(b"orders", 2)
 
@@ -219,7 +221,7 @@ def test_the_offset_follows_what_is_needed(topics: QueueTopics) -> None:
         before = offset()
         write(topics, start(100, 60_000), *(m for n in range(200, 220) for m in (start(n, 60_000), end(n))))
         time.sleep(3)
-        assert before <= offset() <= before + 2, "a message in progress keeps it back"
+        assert before <= offset() <= before + 2, "a message in progress holds the offset back"
         write(topics, end(100))
         eventually(lambda: offset() >= before + 40, PATIENCE_SECONDS)
 
@@ -233,7 +235,7 @@ def test_the_offset_follows_what_is_needed(topics: QueueTopics) -> None:
         ("dead_topic", {"cleanup_policy": "delete"}, "set it to compact"),
     ],
 )
-def test_topics_that_could_lose_something_are_refused(
+def test_topics_that_could_lose_messages_are_refused(
     topics: QueueTopics, which: str, settings: dict[str, str], why: str
 ) -> None:
     topic = getattr(topics.config, which)
@@ -253,7 +255,7 @@ def test_a_missing_topic_is_named(topics: QueueTopics) -> None:
     assert "make it with 'thresher queue init'" in str(error)
 
 
-def test_markers_that_are_gone_end_it_unless_they_are_given_up(topics: QueueTopics) -> None:
+def test_lost_markers_end_the_tracker_unless_accepted(topics: QueueTopics) -> None:
     partition = murmur2_partition(b"orders", 2)
     write(topics, start(1, 3_600_000))
     with tracked(topics):
@@ -270,7 +272,7 @@ def test_markers_that_are_gone_end_it_unless_they_are_given_up(topics: QueueTopi
         await_redelivered(topics, 1)
 
 
-def test_a_shard_whose_memory_is_full_ends_it(topics: QueueTopics) -> None:
+def test_a_shard_with_full_memory_ends_the_tracker(topics: QueueTopics) -> None:
     payload = bytes(1_000_000)
     write(topics, *(start(number, 3_600_000, value=payload) for number in range(190)))
     error = ended_by(topics, memory_mb=256)

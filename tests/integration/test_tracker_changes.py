@@ -1,4 +1,4 @@
-"""A tracker whose topics and shards change while messages are in progress, and whose records are gone."""
+"""A tracker whose topics and shards change while messages are in progress, and whose records expire."""
 
 import random
 import time
@@ -40,7 +40,7 @@ def topics(stack: Stack, spark: Session) -> QueueTopics:
 
 
 def remove_before(topics: QueueTopics, topic: str, offsets: dict[int, int]) -> None:
-    """Remove records as retention would."""
+    """Delete records before these offsets, as retention does."""
     places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
     for future in topics.admin.client.delete_records(places).values():
         future.result(30)
@@ -61,7 +61,7 @@ class Applications:
         self._consumers: dict[str, QueueConsumer] = {}
 
     def receive(self, queue: str, payload: bytes) -> Message:
-        """Return the one message that its queue has."""
+        """Return the only message of a queue."""
         if queue not in self._consumers:
             self._consumers[queue] = self._service.queue(queue).consumer()
         (message,) = self._consumers[queue].receive_batch(1, PATIENCE_SECONDS)
@@ -81,7 +81,7 @@ def test_many_queues_share_few_marker_partitions(topics: QueueTopics) -> None:
         while len(processed) < 6 * len(queues) and time.monotonic() < deadline:
             for queue, consumer in consumers.items():
                 for message in consumer.receive_batch(10, 0.02):
-                    # Each of them comes twice: given back the first time.
+                    # Each message comes twice: the first delivery is nacked.
                     if message.delivery_count == 1:
                         message.nack()
                     else:
@@ -96,17 +96,17 @@ def test_many_queues_share_few_marker_partitions(topics: QueueTopics) -> None:
     assert len(starts) == len(queues), "a queue's markers are in one partition"
 
 
-def test_a_message_that_is_processed_for_longer_than_markers_are_kept_is_not_forgotten(topics: QueueTopics) -> None:
+def test_a_message_in_progress_survives_marker_retention(topics: QueueTopics) -> None:
     partition = murmur2_partition(b"orders", MARKER_PARTITIONS)
     topics.configure(topics.config.marker_topic, retention_ms="2000")
     with tracked(topics) as tracker:
         write(topics, *(start(number, 15_000) for number in (1, 2, 3)))
         begun = tracked_to(topics)[partition]
         for _ in range(3):
-            # As their consumers do.
+            # As the messages' consumers do.
             write(topics, *(keep_alive(number, 15_000) for number in (1, 2, 3)))
             before = tracked_to(topics)[partition]
-            # Their Starts are written anew after half of the retention, and the offset follows.
+            # The Starts are written again after half of the retention, and the committed offset follows.
             eventually(lambda: tracked_to(topics)[partition] > before, PATIENCE_SECONDS)  # noqa: B023
             remove_before(topics, topics.config.marker_topic, tracked_to(topics))
         assert figure(tracker, "rewritten") >= 6
@@ -119,7 +119,7 @@ def test_a_message_that_is_processed_for_longer_than_markers_are_kept_is_not_for
         assert {record.delivery_count for record in redelivered(topics)} == {2}
 
 
-def test_a_message_whose_record_is_gone_comes_again_with_its_content(topics: QueueTopics) -> None:
+def test_a_message_whose_record_expired_is_redelivered_whole(topics: QueueTopics) -> None:
     with tracked(topics), QueueService(topics.config) as service:
         payload = random.Random(3).randbytes(10_000)
         service.queue("orders").producer().send(payload, {"h": "v"})
@@ -154,7 +154,7 @@ def test_partitions_and_shards_change_while_messages_are_in_progress(topics: Que
             eventually(lambda: figure(tracker, "in_progress") == 0, PATIENCE_SECONDS)
 
 
-def test_many_messages_for_a_topic_that_takes_small_batches_are_redelivered(topics: QueueTopics) -> None:
+def test_many_messages_are_redelivered_in_small_batches(topics: QueueTopics) -> None:
     topics.configure(topics.config.message_topic, max_message_bytes="20000")
     content = random.Random(9)
     payloads = {content.randbytes(9_000) for _ in range(60)}
@@ -165,7 +165,7 @@ def test_many_messages_for_a_topic_that_takes_small_batches_are_redelivered(topi
         assert dead_letters(topics.config) == []
 
 
-def test_a_topic_that_changes_under_a_leader_ends_it(topics: QueueTopics) -> None:
+def test_a_topic_changed_under_a_leader_ends_the_tracker(topics: QueueTopics) -> None:
     given = topics.config.model_dump(by_alias=True, exclude_unset=True)
     term = TrackerWorkload(tracker_configured(given).settings).take_over("term", lambda: True)
     assert term is not None
@@ -185,7 +185,7 @@ def test_a_topic_that_changes_under_a_leader_ends_it(topics: QueueTopics) -> Non
         eventually(refused, PATIENCE_SECONDS)
 
 
-def test_a_topic_of_something_else_is_refused_before_it_is_claimed(topics: QueueTopics) -> None:
+def test_a_foreign_topic_is_refused_before_it_is_claimed(topics: QueueTopics) -> None:
     write(topics, *(b'{"order": %d}' % number for number in range(20)))
     error = ended_by(topics)
     assert isinstance(error, TopicsUnsuitable)
@@ -194,7 +194,7 @@ def test_a_topic_of_something_else_is_refused_before_it_is_claimed(topics: Queue
     assert tracked_to(topics) == {}
 
 
-def test_a_topic_that_is_ours_stays_ours_whatever_is_written_to_it(topics: QueueTopics) -> None:
+def test_a_claimed_marker_topic_survives_foreign_records(topics: QueueTopics) -> None:
     with tracked(topics):
         pass
     write(topics, *(b'{"order": %d}' % number for number in range(20)), start(1, 200))

@@ -1,4 +1,4 @@
-"""A relay that does not reach its database or its broker says so everywhere, and lets another one lead."""
+"""A relay that cannot reach its database or broker reports it on every page, and lets another process lead."""
 
 import time
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ from thresher.spark.session.session import Session
 from thresher.testing.leadership import Ballot, StagedLeadership
 from thresher.testing.proxy import KafkaProxy
 
-# Seen: 8 s until a process steps down, and 2 s until another one relays.
+# Measured: 8 s until a process steps down, and 2 s until another one relays.
 LED_SECONDS = 90.0
 STEP_DOWN_SECONDS = 2.0
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for servers every second: the tests need not wait as long as a process in production may."""
+    """Probe servers every second, so that the tests need not wait as long as production does."""
     monkeypatch.setattr(probing, "_REACHED_SECONDS", 1.0)
     monkeypatch.setattr(probing, "_LOST_SECONDS", 0.5)
     monkeypatch.setattr(admin, "_REQUEST_SECONDS", 2.0)
@@ -44,7 +44,7 @@ def place(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def proxy(stack: Stack) -> Iterator[KafkaProxy]:
-    """A way to the run's broker that a test can hold."""
+    """Yield a proxy to the broker that a test can hold."""
     (listener,) = stack.kafka.options.listeners
     with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=listener.advertised_ports[0]) as listening:
         yield listening
@@ -64,7 +64,7 @@ def values(place: Place, count: int) -> list[int]:
 
 
 def answered(page: Scraper, code: int, reason: str) -> dict[str, Any]:
-    """Wait until readiness is answered so, and return that very answer."""
+    """Wait until `/readyz` gives this code and reason, and return that answer."""
     answers: list[tuple[int, dict[str, Any]]] = []
 
     def given() -> bool:
@@ -76,7 +76,7 @@ def answered(page: Scraper, code: int, reason: str) -> dict[str, Any]:
 
 
 def one_story(page: Scraper, lost: str, found: str) -> None:
-    """See that all pages say that one server was lost and another was not. They agree, though not at every moment."""
+    """Check that all pages agree that one server was lost and the other was not. For moments they may differ."""
 
     def agreed() -> bool:
         samples, (code, ready), (_, status) = page.samples(), page.probe("/readyz"), page.probe("/status")
@@ -101,7 +101,7 @@ def test_a_relay_with_a_wrong_data_source_is_not_ready(
         eventually(lambda: "refused" in answered(page, 503, "database-lost")["trouble"], LED_SECONDS)
         one_story(page, lost="database", found="broker")
         assert "refused" in page.probe("/status")[1]["database_trouble"]
-        # Its election is in the same database.
+        # The harvest's election uses the same database.
         assert not page.probe("/status")[1]["servers"]["election"]["up"]
         eventually(lambda: "attempts failed" in caplog.text, RELAYED_SECONDS)
     assert f"the relay {harvest.workload.name} does not reach its database" in caplog.text
@@ -121,16 +121,16 @@ def test_a_standby_becomes_ready_without_a_query(place: Place) -> None:
         with shown(harvest) as page, harvest:
             assert answered(page, 200, "standby") == {"status": "ok", "reason": "standby", "role": "standby"}
             eventually(lambda: len(line.sent) >= 3, RELAYED_SECONDS)
-            # A probe that ended has said goodbye.
+            # Only these probes have ended, with a Terminate message.
             probes = [messages_of(bytes(sent)) for sent in line.sent[:2]]
             assert page.total("thresher_database_up") == page.total("thresher_broker_up") == 1
-    # Passwords, and the end.
+    # Password and Terminate messages only.
     assert all(set(messages) <= {"p", "X"} for messages in probes), probes
 
 
-def test_a_leader_whose_database_hangs_is_not_ready_and_leads_again(place: Place) -> None:
+def test_a_leader_with_a_hanging_database_is_not_ready(place: Place) -> None:
     with line_to(place.dsn) as line:
-        # Nobody else is there.
+        # There is no other competitor.
         harvest = made(place, StagedLeadership(Ballot()), dsn=through(line, place.dsn))
         stash(place, 0, 20)
         with shown(harvest) as page, harvest:
@@ -147,12 +147,12 @@ def test_a_leader_whose_database_hangs_is_not_ready_and_leads_again(place: Place
             assert page.total("thresher_takeovers_total") >= 2
 
 
-def test_a_leader_by_lease_whose_database_hangs_is_not_ready(place: Place) -> None:
+def test_a_lease_holder_with_a_hanging_database_is_not_ready(place: Place) -> None:
     with line_to(place.dsn) as line:
         harvest = made(place, ElectionSettings(), dsn=through(line, place.dsn))
         with shown(harvest) as page, harvest:
             answered(page, 200, "relaying")
-            # The lease ends by itself, and a standby is left.
+            # The lease expires, and the process is a standby.
             line.hold()
             one_story(page, lost="database", found="broker")
             line.release()
@@ -160,10 +160,10 @@ def test_a_leader_by_lease_whose_database_hangs_is_not_ready(place: Place) -> No
 
 
 @pytest.mark.parametrize(("lost", "election"), [("broker", ElectionKind.LEASE), ("database", ElectionKind.NELI)])
-def test_a_leader_that_alone_misses_a_server_lets_another_lead(
+def test_a_leader_that_alone_lost_a_server_steps_down(
     place: Place, proxy: KafkaProxy, lost: str, election: ElectionKind
 ) -> None:
-    # Nobody loses an election by being slow.
+    # Long enough that a slow process keeps its lease.
     how = ElectionSettings(kind=election, lease_seconds=6.0)
     with line_to(place.dsn) as line:
         own: dict[str, Any] = {"dsn": through(line, place.dsn), "kafka": {"bootstrap.servers": proxy.address}}
@@ -178,7 +178,7 @@ def test_a_leader_that_alone_misses_a_server_lets_another_lead(
                 (proxy.pause if lost == "broker" else line.hold)()
                 answered(page, 503, f"{lost}-lost")
                 if lost == "broker":
-                    # Nothing waits, and that is known: another one could do no better.
+                    # No row is pending, and the leader knows it: another leader could do nothing more.
                     time.sleep(2 * STEP_DOWN_SECONDS)
                     assert (cut_off.role, page.total("thresher_step_downs_total")) == (Role.LEADING, 0)
                 stash(place, 20, 20)

@@ -37,7 +37,7 @@ DEAD = (
 
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """A load in an outbox, its history, and a topic for it to go to."""
+    """A load in an outbox, its history, and its topic."""
 
     bootstrap: str
     topic: str
@@ -51,12 +51,12 @@ class Scene:
         self.producer.init_transactions()
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """The rows in the order of their ids: key and identity."""
+        """Return key and identity of the rows, in the order of their ids."""
         query = "SELECT kafka_key, kafka_header_values[1] FROM outbox ORDER BY id"
         return [(bytes(key), bytes(name)) for key, name in self.connection.execute(query)]
 
     def send(self, rows: list[tuple[bytes, bytes]], *, commit: bool = True, **fields: Any) -> None:
-        """Send records as the pump writes them, but for the fields given."""
+        """Send records as the pump writes them, except for the given fields."""
         self.producer.begin_transaction()
         for key, name in rows:
             given = {"key": key, "value": name.ljust(VALUE_BYTES, b"."), "headers": [(HEADER, name)], **fields}
@@ -64,7 +64,7 @@ class Scene:
         self.end(commit=commit)
 
     def send_stored(self, **changes: Any) -> list[str]:
-        """Send every row with all its columns, but for what is given; return their identities."""
+        """Send every row with all its columns, except for the given changes. Return the identities."""
         query = (
             "SELECT kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition,"
             " floor(extract(epoch FROM kafka_timestamp) * 1000)::bigint FROM outbox ORDER BY id"
@@ -84,7 +84,7 @@ class Scene:
         return sent
 
     def end(self, *, commit: bool = True) -> None:
-        """End the transaction and return when readers know: a broker answers before its markers are written."""
+        """End the transaction, and return when readers see it: a broker answers before it has written the markers."""
         self.producer.flush()
         if commit:
             self.producer.commit_transaction()
@@ -115,7 +115,7 @@ class Scene:
     def run(self, *arguments: str) -> Any:
         app = typer.Typer()
         app.command()(command.verify)
-        # Outside variables must not decide what is looked at.
+        # Variables of the environment must not choose the servers.
         given = ["--history", str(self.history), "--bootstrap", self.bootstrap, *arguments]
         return CliRunner().invoke(app, given, env={"THRESHER_DS": None})
 
@@ -134,7 +134,7 @@ def scene(
     topic, history = f"{topic_prefix}load", tmp_path / "history.jsonl"
     admin = Admin(stack.kafka.bootstrap)
     admin.create_topic(topic, partitions=PARTITIONS)
-    # A broker may hear of it later than its controller.
+    # A broker may learn of the topic later than the controller.
     eventually(lambda: admin.topics(topic), 60)
     plan = Plan(
         dsn=dsn, records=600, keys=10, run="run", topic=topic, writers=3, rollback_share=0.3, transaction_rows=7,
@@ -149,7 +149,7 @@ def scene(
 with_varied_rows = pytest.mark.parametrize("scene", [0.2], indirect=True, ids=["varied"])
 
 
-def test_a_load_that_arrived_is_verified_and_aborted_records_are_not_seen(scene: Scene) -> None:
+def test_a_complete_load_is_verified_despite_aborted_records(scene: Scene) -> None:
     rows = scene.rows()
     scene.send(rows[:200], commit=False)
     for start in range(0, len(rows), 50):
@@ -163,14 +163,14 @@ def test_a_load_that_arrived_is_verified_and_aborted_records_are_not_seen(scene:
     assert any("records read" in line and str(len(rows)) in line for line in lines)
 
 
-def test_a_second_pump_into_the_topic_is_told_apart(scene: Scene) -> None:
+def test_records_of_a_second_pump_are_told_apart(scene: Scene) -> None:
     rows = scene.rows()
     scene.send([*rows, *((key, name.replace(b"run.", b"second.")) for key, name in rows[:50])])
     scene.clear()
     answer = scene.run("--ds", scene.dsn, "--json")
     assert (answer.exit_code, json.loads(answer.stdout)["other_runs"]) == (0, 50)
     assert "phantom 50" in scene.run("--ds", scene.dsn, "--alone").output
-    # The history of the second run, as far as it is in the topic.
+    # The history of the second run.
     kept = [line for line in scene.history.read_text().splitlines() if '"row"' not in line]
     second = scene.history.with_name("second.jsonl")
     second.write_text("\n".join(kept).replace('"run":"run"', '"run":"second"'))
@@ -178,7 +178,7 @@ def test_a_second_pump_into_the_topic_is_told_apart(scene: Scene) -> None:
     assert json.loads(together.stdout)["other_runs"] == 0
 
 
-def test_the_verdict_for_scripts(scene: Scene) -> None:
+def test_the_verdict_has_a_json_form(scene: Scene) -> None:
     rows = scene.rows()
     scene.send(rows)
     scene.clear()
@@ -191,7 +191,7 @@ def test_the_verdict_for_scripts(scene: Scene) -> None:
     assert content["committed"] + content["rolled_back"] == 600
 
 
-def test_what_is_missing_repeated_or_invented_is_said(scene: Scene) -> None:
+def test_missing_repeated_and_phantom_records_are_reported(scene: Scene) -> None:
     rows = scene.rows()
     scene.send([*rows[:-1], rows[10]])
     scene.producer.begin_transaction()
@@ -207,7 +207,7 @@ def test_what_is_missing_repeated_or_invented_is_said(scene: Scene) -> None:
     assert "it has no identity" in answer.output
 
 
-def test_a_record_of_a_rolled_back_transaction_is_said(scene: Scene) -> None:
+def test_a_record_of_a_rolled_back_transaction_is_reported(scene: Scene) -> None:
     scene.send(scene.rows())
     rolled_back = next(t for t in read_history(scene.history) if t.outcome is Outcome.ROLLED_BACK)
     name, key = next(rolled_back.identities()), rolled_back.rows[0][1]
@@ -217,7 +217,7 @@ def test_a_record_of_a_rolled_back_transaction_is_said(scene: Scene) -> None:
     assert verdict.line() == "lost 0, phantom 1, duplicated 0, out of order 0, altered 0"
 
 
-def test_rows_out_of_order_are_said(scene: Scene) -> None:
+def test_rows_out_of_order_are_reported(scene: Scene) -> None:
     scene.send(scene.rows()[::-1])
     scene.clear()
     verdict = scene.judge()
@@ -226,13 +226,13 @@ def test_rows_out_of_order_are_said(scene: Scene) -> None:
 
 
 @with_varied_rows
-def test_varied_rows_that_arrived_as_they_were_are_verified(scene: Scene) -> None:
+def test_varied_rows_that_arrived_unchanged_are_verified(scene: Scene) -> None:
     sent = scene.send_stored()
     scene.clear()
     answer = scene.run("--ds", scene.dsn, "--json")
     content = json.loads(answer.stdout)
     assert (answer.exit_code, content["ok"], content["read"]) == (0, True, len(sent)), content
-    # They were sent after the last was committed: by the clock of this machine, on both sides.
+    # All records were sent after the last commit, by this machine's clock for both.
     assert 0 <= content["longest_silence_seconds"] < 600
 
 
@@ -248,7 +248,7 @@ def test_varied_rows_that_arrived_as_they_were_are_verified(scene: Scene) -> Non
         ("timestamp", 1_700_000_000_000),
     ],
 )
-def test_records_that_are_not_what_was_written_are_said(scene: Scene, field: str, value: Any) -> None:
+def test_altered_records_are_reported(scene: Scene, field: str, value: Any) -> None:
     scene.send_stored(**{field: value})
     verdict = scene.judge()
     assert (verdict.lost, verdict.phantom, verdict.duplicated) == (0, 0, 0)
@@ -283,7 +283,7 @@ def test_a_history_without_a_row_is_no_success(scene: Scene) -> None:
     assert "no row was committed: this proves nothing" in answer.output
 
 
-def test_at_least_once_allows_what_directly_follows(scene: Scene) -> None:
+def test_at_least_once_allows_direct_repeats(scene: Scene) -> None:
     rows = scene.rows()
     scene.send([*rows[:50], rows[49], *rows[50:]])
     scene.clear()
@@ -295,7 +295,7 @@ def test_at_least_once_allows_what_directly_follows(scene: Scene) -> None:
 def test_pending_and_dead_rows_are_looked_up_in_the_database(scene: Scene) -> None:
     rows = scene.rows()
     scene.send(rows[:-3])
-    # The last is dead; of the others all but two were dispatched, in one way or the other.
+    # The last row is dead. All others but two were stamped.
     scene.connection.execute(DEAD)
     scene.connection.execute("DELETE FROM outbox WHERE id IN (SELECT id FROM outbox_dead)")
     scene.connection.execute(
@@ -308,13 +308,13 @@ def test_pending_and_dead_rows_are_looked_up_in_the_database(scene: Scene) -> No
     answer = scene.run("--ds", scene.dsn)
     assert answer.exit_code == 1
     assert "rows still in the outbox: 2" in answer.output
-    # Without the database nobody can know.
+    # Without the database, pending and dead rows look lost.
     assert command.judge(read_history(scene.history), scene.sources(dsn=None)).lost == 3
     scene.send(rows[-3:])
     assert "also among the dead rows" in scene.run("--ds", scene.dsn).output
 
 
-def test_dead_rows_are_no_success_unless_so_many_are_allowed(scene: Scene) -> None:
+def test_dead_rows_beyond_the_allowed_number_fail(scene: Scene) -> None:
     scene.send(scene.rows()[:-1])
     scene.connection.execute(DEAD)
     scene.clear()
@@ -325,7 +325,7 @@ def test_dead_rows_are_no_success_unless_so_many_are_allowed(scene: Scene) -> No
     assert allowed.exit_code == 0, allowed.output
 
 
-def test_it_waits_until_nothing_is_pending_and_nothing_is_missing(scene: Scene) -> None:
+def test_verify_waits_until_no_row_is_pending_or_missing(scene: Scene) -> None:
     rows = scene.rows()
     scene.send(rows[:-20])
 
@@ -339,14 +339,14 @@ def test_it_waits_until_nothing_is_pending_and_nothing_is_missing(scene: Scene) 
     thread = threading.Thread(target=relay)
     started = time.monotonic()
     thread.start()
-    # Longer than the test may take: it does not wait for the whole of it.
+    # Longer than the test may take: verify does not wait for the whole time.
     verdict = scene.judge(wait_seconds=600)
     thread.join()
     assert verdict.ok, verdict.examples
     assert time.monotonic() - started >= 2
 
 
-def test_it_waits_for_a_topic_that_is_not_there_yet(scene: Scene) -> None:
+def test_verify_waits_for_a_missing_topic(scene: Scene) -> None:
     late = f"{scene.topic}-late"
     scene.send(scene.rows())
     scene.clear()
@@ -377,7 +377,7 @@ def test_rows_that_a_tail_keeps_are_not_pending_once_read(scene: Scene) -> None:
     assert (verdict.pending, verdict.ok) == (0, True), verdict.examples
 
 
-def test_waiting_ends_with_what_is_still_wrong(scene: Scene) -> None:
+def test_waiting_ends_with_the_remaining_problems(scene: Scene) -> None:
     scene.send(scene.rows()[:-1])
     started = time.monotonic()
     verdict = scene.judge(wait_seconds=1.5)
@@ -399,7 +399,7 @@ def test_an_open_transaction_ends_the_reading_where_it_began(scene: Scene) -> No
     assert len(read_topics(scene.bootstrap, [scene.topic])) == len(rows)
 
 
-def test_records_come_in_the_order_of_their_offsets_with_what_they_carry(scene: Scene) -> None:
+def test_records_are_read_whole_in_offset_order(scene: Scene) -> None:
     scene.send([(b"k", b"one"), (b"k", b"two")], partition=1)
     scene.send([(b"k", b"\xff")], partition=2)
     reads = read_topics(scene.bootstrap, [scene.topic, scene.topic])
@@ -415,19 +415,19 @@ def test_a_missing_topic_is_named_and_not_made(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("config", [{"isolation.level": "read_uncommitted"}, {"nonsense": "1"}])
-def test_a_property_that_cannot_be_is_named(scene: Scene, config: dict[str, str]) -> None:
+def test_an_invalid_client_property_is_named(scene: Scene, config: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(config))):
         read_topics(scene.bootstrap, [scene.topic], config=config)
 
 
-def test_brokers_that_are_out_of_reach_are_an_error_and_no_empty_topic() -> None:
+def test_unreachable_brokers_are_an_error_not_an_empty_topic() -> None:
     with pytest.raises(ReadingFailed, match=r"127\.0\.0\.1:1"):
         read_topics("127.0.0.1:1", ["t"], patience_seconds=1)
 
 
-def test_an_end_that_is_not_reached_in_time_is_an_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_not_reached_in_time_is_an_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.send(scene.rows()[:10])
-    # An end that nobody will ever write up to; and nothing else is waited for with so little patience.
+    # An end that is never reached, with a short time limit.
     monkeypatch.setattr("thresher.testing.reading._places", lambda *_: [(scene.topic, 0)])
     monkeypatch.setattr("thresher.testing.reading._ends", lambda *_: {(scene.topic, 0): 1000})
     with pytest.raises(ReadingFailed, match=rf"{scene.topic}\[0\] to offset 1000"):
@@ -436,7 +436,7 @@ def test_an_end_that_is_not_reached_in_time_is_an_error(scene: Scene, monkeypatc
 
 @pytest.mark.parametrize("shape", [Shape.THRESHER, Shape.GOHARVEST])
 def test_rows_are_found_in_a_table_of_any_name(dsn: str, connection: psycopg.Connection[Any], shape: Shape) -> None:
-    # 58 bytes, so that the companion's name is as long as a name can be; a percent sign is no parameter.
+    # 58 bytes, so that the name of the table of dead rows has the full length; a percent sign is no parameter.
     table = TableName(table='my "50%s" box'.ljust(58, "x"), schema="its own")
     connection.execute('CREATE SCHEMA "its own"')
     create_schema(connection, table, shape)
@@ -453,10 +453,10 @@ def test_rows_are_found_in_a_table_of_any_name(dsn: str, connection: psycopg.Con
     assert held.pending == {f"run.0.{number}" for number in range(1, 5)}
 
 
-def test_the_dead_rows_are_those_beside_the_outbox_that_the_search_path_finds(
+def test_dead_rows_are_found_beside_the_outbox_in_use(
     connection: psycopg.Connection[Any],
 ) -> None:
-    # Another table of that name comes first in the search_path, and belongs to somebody else.
+    # Another table of that name comes first in the search_path.
     connection.execute("CREATE SCHEMA first; CREATE TABLE first.outbox_dead (unlike text)")
     create_schema(connection, TableName(table="outbox"))
     connection.execute("SET search_path = first, public")
@@ -464,7 +464,7 @@ def test_the_dead_rows_are_those_beside_the_outbox_that_the_search_path_finds(
     assert rows_held(connection, TableName(table="outbox")).dead == frozenset()
 
 
-def test_deimos_table_has_nothing_to_tell_rows_by(connection: psycopg.Connection[Any]) -> None:
+def test_deimos_table_has_no_headers_to_identify_rows(connection: psycopg.Connection[Any]) -> None:
     with pytest.raises(InvalidInput, match="has no headers"):
         rows_held(connection, TableName(table="kafka_messages"), Shape.DEIMOS)
 
@@ -485,7 +485,7 @@ def test_a_missing_outbox_is_named(connection: psycopg.Connection[Any]) -> None:
         ({}, "thresher stack up"),
     ],
 )
-def test_what_cannot_work_is_said_before_anything_is_looked_at(
+def test_invalid_arguments_are_reported_before_any_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setenv("THRESHER_STATE", str(tmp_path))
@@ -498,13 +498,13 @@ def test_what_cannot_work_is_said_before_anything_is_looked_at(
     assert "hidden" not in str(caught.value)
 
 
-def test_a_history_without_a_topic_needs_one_named(tmp_path: Path) -> None:
+def test_a_history_without_a_topic_needs_a_topic_argument(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     history.touch()
     with pytest.raises(InvalidInput, match="--topic"):
         command.verify(history=[history], bootstrap="b:1")
 
 
-def test_the_command_is_there_without_the_brokers_client() -> None:
+def test_the_command_imports_without_the_kafka_client() -> None:
     script = "import sys; sys.modules['confluent_kafka'] = None; import thresher.cli.verify"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

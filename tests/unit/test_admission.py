@@ -62,7 +62,7 @@ def test_headers_may_be_a_mapping() -> None:
     assert admit(headers={"a": b"1", "b": "2"})[3:5] == (("a", "b"), (b"1", b"2"))
 
 
-def test_a_null_key_and_a_tombstone_are_fine_in_our_shape() -> None:
+def test_our_shape_accepts_null_keys_and_tombstones() -> None:
     assert admit(key=None, value=None)[1:3] == (None, None)
 
 
@@ -88,7 +88,7 @@ def test_a_null_key_and_a_tombstone_are_fine_in_our_shape() -> None:
         ({"timestamp": 1_700_000_000}, "timestamp"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_by_field(fields: dict[str, Any], field: str) -> None:
+def test_an_unsendable_message_is_refused_by_field(fields: dict[str, Any], field: str) -> None:
     assert refused(**fields).field == field
 
 
@@ -101,7 +101,7 @@ def test_a_refused_value_is_shown_shortened() -> None:
     assert len(str(refused(value=b"x" * 2_000_000))) < 300
 
 
-def test_the_size_limit_counts_key_value_and_headers_to_the_byte() -> None:
+def test_the_size_limit_counts_key_value_and_headers_exactly() -> None:
     limits = Limits(message_bytes=90)
     admit(limits=limits, key=b"12", value=b"345", headers=[("ü", b"678")])
     error = refused(limits=limits, key=b"12", value=b"3456", headers=[("ü", b"678")])
@@ -143,7 +143,7 @@ def test_a_limit_must_be_a_positive_whole_number(limit: Any) -> None:
         Limits(message_bytes=limit)
 
 
-def test_something_else_than_a_message_is_refused() -> None:
+def test_an_object_that_is_no_message_is_refused() -> None:
     with pytest.raises(InvalidMessage, match="a Message is needed, not dict"):
         Admission(Shape.THRESHER, Limits()).row({"topic": "t"})  # type: ignore[arg-type]
 
@@ -155,10 +155,10 @@ def test_the_memory_of_topics_is_bounded() -> None:
     assert len(admission._topics) <= 4096
 
 
-def test_the_memory_of_header_names_may_be_cleared_at_any_moment_by_another_thread() -> None:
+def test_the_memory_of_header_names_may_be_cleared_concurrently() -> None:
     class Forgetful(dict[str, int]):
         def __setitem__(self, name: str, size: int) -> None:
-            pass  # as if cleared at once
+            pass  # As if another thread had cleared it at once.
 
     for shape in (Shape.THRESHER, Shape.GOHARVEST):
         admission = Admission(shape, Limits())
@@ -175,7 +175,7 @@ class TestGoharvestShape:
         row = admit(Shape.GOHARVEST, key="ü".encode(), value=b"v", headers=[("h", b"1")])
         assert row == ("t", "ü", "v", ("h",), ("1",))
 
-    def test_a_tombstone_fits(self) -> None:
+    def test_goharvests_table_accepts_tombstones(self) -> None:
         assert admit(Shape.GOHARVEST, key="k")[2] is None
 
     @pytest.mark.parametrize(
@@ -195,7 +195,9 @@ class TestGoharvestShape:
             ({"value": "v" * 10_001}, "value", "10001 characters"),
         ],
     )
-    def test_what_the_old_table_cannot_hold_is_refused(self, fields: dict[str, Any], field: str, reason: str) -> None:
+    def test_a_message_goharvests_table_cannot_hold_is_refused(
+        self, fields: dict[str, Any], field: str, reason: str
+    ) -> None:
         error = refused(Shape.GOHARVEST, **{"key": "k", **fields})
         assert error.field == field
         assert reason in error.rule
@@ -203,7 +205,7 @@ class TestGoharvestShape:
     def test_the_limits_are_characters_not_bytes(self) -> None:
         admit(Shape.GOHARVEST, key="ü" * 100, value="ü" * 10_000)
 
-    def test_a_wider_table_is_told_by_limits(self) -> None:
+    def test_wider_columns_are_declared_by_limits(self) -> None:
         admit(Shape.GOHARVEST, Limits(key_characters=200), key="k" * 200)
 
 
@@ -221,7 +223,7 @@ class TestDeimosShape:
     def test_a_message_may_have_neither_key_nor_value(self) -> None:
         assert admit(Shape.DEIMOS) == ("t", None, None, (), (), None)
 
-    def test_an_empty_partition_key_is_one(self) -> None:
+    def test_an_empty_partition_key_is_kept(self) -> None:
         assert admit(Shape.DEIMOS, partition_key="")[5] == ""
 
     @pytest.mark.parametrize(
@@ -240,7 +242,9 @@ class TestDeimosShape:
             ({"value": b"x" * 300_000, "partition_key": "ü" * 350_000}, "partition_key", "are allowed"),
         ],
     )
-    def test_what_its_table_cannot_hold_is_refused(self, fields: dict[str, Any], field: str, reason: str) -> None:
+    def test_a_message_deimos_table_cannot_hold_is_refused(
+        self, fields: dict[str, Any], field: str, reason: str
+    ) -> None:
         error = refused(Shape.DEIMOS, **fields)
         assert error.field == field
         assert reason in error.rule

@@ -1,4 +1,4 @@
-"""Topics whose rows wait, as the driver knows them from what its shards tell."""
+"""Held topics, rejections and dead rows, as the driver reports them from its shards' events."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def hold(told: HeldTopics, shard: int, *topics: str) -> None:
     told.observe(shard, "held", {"topics": list(topics), "of": len(topics), "why": "missing"})
 
 
-def test_a_topic_that_is_there_again_is_there_for_all_shards() -> None:
+def test_a_lifted_topic_is_lifted_for_all_shards() -> None:
     told = HeldTopics("orders")
     for shard in (0, 1):
         hold(told, shard, "a", "b")
@@ -20,7 +20,7 @@ def test_a_topic_that_is_there_again_is_there_for_all_shards() -> None:
     assert told.alarms == {"b": "missing"}
 
 
-def test_what_a_shard_held_before_it_started_over_is_forgotten_unless_another_holds_it_too() -> None:
+def test_a_restarted_shard_forgets_topics_that_it_held_alone() -> None:
     told = HeldTopics("orders")
     hold(told, 0, "a", "b")
     hold(told, 1, "b")
@@ -30,7 +30,7 @@ def test_what_a_shard_held_before_it_started_over_is_forgotten_unless_another_ho
     assert told.alarms == {"b": "missing", "a": "missing"}
 
 
-def test_rejections_are_said_once_a_minute_for_each_topic(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_are_logged_once_a_minute_per_topic(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     told = HeldTopics("orders", monotonic=lambda: now)
     for at in (0.0, 1.0, 59.0):
@@ -56,7 +56,7 @@ def test_rejections_are_said_once_a_minute_for_each_topic(caplog: pytest.LogCapt
         ),
     ],
 )
-def test_rows_set_aside_are_logged_with_the_command_that_shows_them(
+def test_dead_rows_are_logged_with_the_command_for_them(
     outbox: TableName, shape: Shape, command: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = HeldTopics("orders", look=dead_command(outbox, shape, "list"))

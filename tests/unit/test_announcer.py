@@ -1,4 +1,4 @@
-"""How event handlers are told."""
+"""How events reach their handlers."""
 
 import pytest
 
@@ -6,14 +6,14 @@ from thresher.service.events.announcer import Announcer
 from thresher.service.events.event import Event, LeaderRevoked, MeterRead
 
 
-def test_a_handler_that_fails_harms_nothing_but_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_disturbs_no_other_handler(caplog: pytest.LogCaptureFixture) -> None:
     announcer = Announcer("events")
     told: list[Event] = []
 
     def failing(_event: Event) -> None:
         raise RuntimeError("the handler's own trouble")
 
-    # The first of them: whoever comes after it is told all the same.
+    # The first handler fails; the next one is called nevertheless.
     announcer.add(failing)
     announcer.add(told.append)
     announcer.start()

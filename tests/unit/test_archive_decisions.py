@@ -1,4 +1,4 @@
-"""What an archiver does next, by the manifest and the file; and the names, places and pauses of an archive."""
+"""The next step of an archiver, by manifest and file; names, places and pauses of an archive."""
 
 import errno
 import uuid
@@ -65,7 +65,7 @@ def test_a_place_is_a_table_or_an_absolute_directory() -> None:
             target_of(bad)
 
 
-def test_a_directory_keeps_its_id_and_another_has_another(tmp_path: Path) -> None:
+def test_each_directory_keeps_an_id_of_its_own(tmp_path: Path) -> None:
     first = ArchiveDirectory(tmp_path / "a")
     assert ArchiveDirectory(tmp_path / "a").id == first.id == id_of(tmp_path / "a")
     assert ArchiveDirectory(tmp_path / "b").id != first.id
@@ -102,7 +102,7 @@ def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
         (5, ArchiveTrouble),
     ],
 )
-def test_errors_say_whether_somebody_has_to_act(number: int, kind: type[Exception]) -> None:
+def test_errors_say_whether_a_person_has_to_act(number: int, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="/a cannot be used"), explained(Path("/a")):
         raise OSError(number, "why")
     assert (ArchiveRefused.exit_code, ArchiveTrouble.exit_code, ArchiverBusy.exit_code) == (4, 1, 1)
@@ -110,7 +110,7 @@ def test_errors_say_whether_somebody_has_to_act(number: int, kind: type[Exceptio
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60), st.integers(1, 9))
-def test_a_search_ends_only_behind_many_young_windows(windows: list[tuple[int, int]], wanted: int) -> None:
+def test_a_search_ends_only_after_many_young_windows(windows: list[tuple[int, int]], wanted: int) -> None:
     search, due, young = Search(wanted=wanted), 0, 0
     for each_due, each_young in windows:
         due += each_due

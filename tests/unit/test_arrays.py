@@ -1,4 +1,4 @@
-"""Arrays in Postgres' binary format are what the driver itself would send."""
+"""Arrays in Postgres' binary format are those that psycopg would send."""
 
 from array import array
 
@@ -25,7 +25,7 @@ def test_numbers(values: list[int]) -> None:
     assert found[8:12] == _BIGINT.to_bytes(4)
 
 
-def test_what_was_given_is_left_as_it_is() -> None:
+def test_the_given_list_is_not_changed() -> None:
     values = array("q", [1, 2])
     bigint_array(values)
     assert values.tolist() == [1, 2]

@@ -1,4 +1,4 @@
-"""Which errors of the client end a reader, and which it survives."""
+"""Errors of the client that end a reader, and errors that it survives."""
 
 import pytest
 from confluent_kafka import KafkaError
@@ -15,12 +15,12 @@ from thresher.kafka.problem import BrokerLost, BrokerRefused
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
-        # The watch tells whether the topic stays missing.
+        # The partition watch reports a topic that is really missing.
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_PARTITION,
     ],
 )
-def test_a_reader_survives_what_the_client_mends(code: int) -> None:
+def test_a_reader_survives_errors_that_the_client_retries(code: int) -> None:
     assert problem_of(KafkaError(code), "orders/0") is None
 
 
@@ -34,7 +34,7 @@ def test_a_reader_survives_what_the_client_mends(code: int) -> None:
         (KafkaError(KafkaError._FATAL, "fatal", True), BrokerLost),
     ],
 )
-def test_a_reader_ends_with_what_only_somebody_can_mend(error: KafkaError, kind: type) -> None:
+def test_a_reader_ends_with_an_error_that_needs_a_person(error: KafkaError, kind: type) -> None:
     problem = problem_of(error, "orders/0")
     assert type(problem) is kind
     assert "orders/0" in str(problem)

@@ -1,4 +1,4 @@
-"""What one attempt's shell decides by itself: under which mark, by which time, and what it notices while it waits."""
+"""Decisions of one attempt outside the protocol: its mark, its time, and failures that it notices while it waits."""
 
 import uuid
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ MANDATE = Mandate(
 
 
 class Attempts:
-    """Makes attempts without servers, all at the same shard under the same number."""
+    """Makes attempts without servers, all of the same shard and with the same attempt number."""
 
     def __init__(self, resources: ExitStack) -> None:
         self._resources = resources
@@ -70,7 +70,7 @@ def test_a_task_that_spark_runs_again_marks_with_other_ids(attempts: Attempts) -
     assert len({each.leader(generation) for each in (first, again) for generation in range(3)}) == 6
 
 
-def test_a_mark_begins_with_half_of_the_leaders_id_and_the_shards_number(attempts: Attempts) -> None:
+def test_a_mark_begins_with_leader_id_and_shard_number(attempts: Attempts) -> None:
     mark = attempts().leader(3)
     assert (mark.bytes[:8], mark.bytes[8]) == (uuid.UUID(MANDATE.term).bytes[:8], 0)
 
@@ -88,9 +88,7 @@ def test_a_failed_settling_is_noticed_without_another_row(attempts: Attempts, mo
         handlers[Take](Take(wait=True))
 
 
-def test_the_record_that_opens_a_transaction_has_the_databases_time(
-    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_opening_record_has_the_databases_time(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[int] = []
 
     class Client:

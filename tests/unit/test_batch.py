@@ -1,4 +1,4 @@
-"""Batches of outbox rows, and the plans that are made of them."""
+"""Batches of outbox rows, and the plan for each row: record, filtered or dead."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -117,7 +117,7 @@ def test_the_latest_time_that_python_knows_is_fine() -> None:
     assert plan(timestamp=datetime.max.replace(tzinfo=UTC)).timestamp == 253_402_300_799_999
 
 
-def test_the_first_moment_of_1970_is_not_the_time_of_sending() -> None:
+def test_timestamp_zero_differs_from_no_timestamp() -> None:
     assert plan(timestamp=datetime(1970, 1, 1, tzinfo=UTC)) != plan(timestamp=None)
 
 
@@ -126,7 +126,7 @@ def test_one_malformed_row_leaves_its_neighbours_as_they_are() -> None:
     assert [type(each) for each in plans] == [Record, Dead, Record]
 
 
-def test_what_a_transform_left_out_is_filtered_and_what_failed_is_dead() -> None:
+def test_rows_left_out_are_filtered_failed_rows_are_dead() -> None:
     batch = batch_of([stored(id_) for id_ in (1, 2, 3)])
     failed = dead(Kind.TRANSFORM, "it failed")
     rows = transformed(batch, batch.slice(1, 1), {3: failed})
@@ -134,7 +134,7 @@ def test_what_a_transform_left_out_is_filtered_and_what_failed_is_dead() -> None
     assert [each.plan for each in rows] == [FILTERED, Record("t", b"v", b"k", -1, 0, None), failed]
 
 
-def test_what_a_transform_changed_is_sent_and_the_stored_row_stays_what_it_was() -> None:
+def test_a_transformed_row_is_sent_the_stored_row_stays() -> None:
     batch = batch_of([stored(1), stored(2)])
     later = NOON.replace(year=2027)
     result = batch_of([stored(2, topic="u", key=b"n", value=None), stored(1, create_time=later)])

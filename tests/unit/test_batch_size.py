@@ -1,4 +1,4 @@
-"""How large batches become by how long they took."""
+"""The size of the next batch, by the duration of the last."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_a_slow_batch_halves_the_next_down_to_the_least() -> None:
     size.learn(1_000, 1.1, 1.0)
     assert size.rows == 500
     size.learn(100, 1.1, 1.0)
-    assert size.rows == 50, "half of what was slow"
+    assert size.rows == 50, "half of the slow batch"
     for _ in range(9):
         size.learn(size.rows, 1.1, 1.0)
     assert size.rows == 10
@@ -37,13 +37,13 @@ def test_a_batch_neither_slow_nor_quick_and_full_changes_nothing(rows: int, seco
     assert size.rows == 1_000
 
 
-def test_batches_grow_also_where_windows_give_a_little_less() -> None:
+def test_batches_grow_although_windows_are_not_quite_full() -> None:
     size = sized()
     size.learn(950, 0.1, 1.0)
     assert size.rows == 4_000
 
 
-def test_no_more_is_read_than_the_most() -> None:
+def test_a_batch_never_exceeds_the_most() -> None:
     size = sized(most_rows=5)
     size.learn(5, 1.1, 1.0)
     assert size.rows <= 5

@@ -1,4 +1,4 @@
-"""What is told of a broker that fails us."""
+"""Error texts and error types for a failing broker."""
 
 import pytest
 from confluent_kafka import KafkaError
@@ -11,16 +11,16 @@ REFUSED = "127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection
 @pytest.mark.parametrize(
     "after", ["", " (after 0ms in state CONNECT)", " (after 21ms in state CONNECT, 29 identical error(s) suppressed)"]
 )
-def test_a_broker_that_is_not_reached_is_told_in_one_way_each_time(after: str) -> None:
+def test_an_unreachable_broker_is_always_reported_alike(after: str) -> None:
     told = reason_of(KafkaError(KafkaError._TRANSPORT, REFUSED + after))
     assert told == f"{REFUSED}; see that the broker runs, and that bootstrap.servers names it"
 
 
-def test_a_broker_that_answered_needs_no_look_at_its_address() -> None:
+def test_the_reason_of_a_broker_that_answered_is_its_text() -> None:
     assert reason_of(KafkaError(KafkaError.NOT_CONTROLLER, "not the controller (5)")) == "not the controller (5)"
 
 
-def test_whether_a_retry_helps_is_the_type() -> None:
+def test_the_error_type_says_whether_a_retry_helps() -> None:
     lost = broker_problem("it cannot be read", KafkaError(KafkaError._TRANSPORT, REFUSED))
     assert (type(lost), str(lost).startswith(f"it cannot be read: {REFUSED}; see that")) == (BrokerLost, True)
     refused = broker_problem("it cannot be read", KafkaError(KafkaError._AUTHENTICATION, "no"))

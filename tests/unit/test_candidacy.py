@@ -1,4 +1,4 @@
-"""What many threads see of one leadership, by a clock of the test's own."""
+"""One leadership as several threads see it, with the test's own clock."""
 
 import threading
 
@@ -11,7 +11,7 @@ from thresher.election.tenure import LATE, Confirmed, Granted
 
 
 class Hand:
-    """A clock that is moved by hand."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,18 +28,18 @@ def leading(clock: Hand) -> Candidacy:
     return candidacy
 
 
-def test_a_leader_past_its_deadline_has_no_id_although_nobody_has_waited() -> None:
+def test_a_leader_past_its_deadline_has_no_id() -> None:
     clock = Hand()
     candidacy = leading(clock)
     clock.now = 5.0
     assert candidacy.leader_id is None
-    # And what comes late begins another one.
+    # A late confirmation begins another leadership.
     before = candidacy.tell(Confirmed(until=9.0))
     assert isinstance(before[0], Acquired)
     assert candidacy.wait(0) == Fenced(reason=LATE)
 
 
-def test_time_that_is_set_back_gives_nobody_leadership_back() -> None:
+def test_a_clock_set_back_restores_no_leadership() -> None:
     clock = Hand()
     candidacy = leading(clock)
     clock.now = 5.0
@@ -48,7 +48,7 @@ def test_time_that_is_set_back_gives_nobody_leadership_back() -> None:
     assert candidacy.leader_id is None
 
 
-def test_whoever_waits_is_woken_by_a_change_of_another_thread() -> None:
+def test_a_wait_ends_with_a_change_by_another_thread() -> None:
     candidacy = Candidacy()
 
     def lead() -> None:
@@ -59,7 +59,7 @@ def test_whoever_waits_is_woken_by_a_change_of_another_thread() -> None:
     assert isinstance(candidacy.wait(60), Acquired)
 
 
-def test_whoever_waits_learns_of_the_deadline_when_it_passes() -> None:
+def test_a_wait_ends_when_the_deadline_passes() -> None:
     candidacy = Candidacy()
     candidacy.tell(Granted())
     candidacy.tell(Confirmed(until=candidacy.now() + 0.5))
@@ -67,7 +67,7 @@ def test_whoever_waits_learns_of_the_deadline_when_it_passes() -> None:
     assert candidacy.wait(60) == Fenced(reason=LATE)
 
 
-def test_an_error_is_raised_behind_the_changes_before_it_and_again() -> None:
+def test_an_error_is_raised_after_earlier_changes_and_repeatedly() -> None:
     candidacy = leading(Hand())
     candidacy.fail(ElectionRefused("no"))
     assert candidacy.wait(0) == Revoked()
@@ -76,7 +76,7 @@ def test_an_error_is_raised_behind_the_changes_before_it_and_again() -> None:
             candidacy.wait(0)
 
 
-def test_a_closed_one_says_what_it_gave_up_and_then_nothing_at_once() -> None:
+def test_a_closed_candidacy_reports_its_end_once() -> None:
     candidacy = leading(Hand())
     candidacy.close()
     assert candidacy.leader_id is None

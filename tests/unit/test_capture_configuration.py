@@ -1,4 +1,4 @@
-"""A capture's configuration: topics become mappings, and every problem is told by its key."""
+"""A capture's configuration: topics become mappings, and every problem is reported by its key."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def test_a_topic_goes_to_the_table_of_its_name() -> None:
     assert (handled.table, handled.handler) == (None, "m:f")
 
 
-def test_every_problem_of_a_topic_is_told_by_its_key() -> None:
+def test_every_problem_of_a_topic_is_reported_by_key() -> None:
     told = problems(
         topics={
             "a": {"columns": {"x": "$nothing"}},
@@ -92,7 +92,7 @@ def test_one_table_has_one_topic() -> None:
     assert 'topics.a.table: "t": another topic has it too' in told
 
 
-def test_what_is_missing_or_guarded_is_told() -> None:
+def test_missing_keys_and_fixed_properties_are_reported() -> None:
     with pytest.raises(ConfigurationInvalid) as caught:
         capture_configured(
             {"consumer": {"group.id": "g", "isolation.level": "x"}, "lease_seconds": 1, "election": "none"}
@@ -115,7 +115,7 @@ def test_publishing_needs_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_adopting_changes_only_what_is_not_in_the_log() -> None:
+def test_adopting_changes_only_offsets_that_the_log_lacks() -> None:
     stored = {
         ("t", 0): StoredOffset("id", 5),
         ("t", 1): StoredOffset("id", 5),

@@ -1,4 +1,4 @@
-"""From records to changes of rows: sources, types as text, tombstones, and what is flawed."""
+"""From records to row changes: sources, types as text, tombstones, and flawed records."""
 
 import enum
 import json
@@ -21,7 +21,7 @@ TABLE = TableName(table="orders")
 
 
 class Colour(enum.StrEnum):
-    """A text that is more than a text."""
+    """A string enum."""
 
     RED = "red"
 
@@ -114,14 +114,14 @@ def test_a_tombstone_is_a_delete_by_its_key() -> None:
         (b'{"other": 1e1000000000000000000000}', "malformed: the value is not JSON"),
     ],
 )
-def test_what_is_no_json_object_is_flawed(value: bytes, why: str) -> None:
+def test_a_value_that_is_no_json_object_is_flawed(value: bytes, why: str) -> None:
     assert flaw({"id": "$key", "a": "a"}, record(value)).startswith(why)
 
 
 @pytest.mark.parametrize("arrays", [(), ("a",)])
 @pytest.mark.parametrize("depth", [300, 500, 700, 900])
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a": ', b"}")])
-def test_no_depth_of_a_value_ends_more_than_its_record(
+def test_a_deeply_nested_value_fails_only_its_record(
     opening: bytes, closing: bytes, depth: int, arrays: tuple[str, ...]
 ) -> None:
     value = b'{"a": ' + opening * depth + b"1" + closing * depth + b"}"
@@ -129,13 +129,13 @@ def test_no_depth_of_a_value_ends_more_than_its_record(
 
 
 class Untold(Exception):
-    """An error that cannot be told."""
+    """An error whose text cannot be computed."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
 
 
-def test_nothing_that_a_decoder_does_ends_more_than_its_record() -> None:
+def test_a_failing_decoder_fails_only_its_record() -> None:
     def decode(given: CapturedRecord) -> Any:
         if given.value == b"raise":
             raise Untold
@@ -186,7 +186,7 @@ def test_lists_are_arrays_where_the_column_is_one() -> None:
     assert mapped(columns, record(value)).values == (b"k1", b'[1,"x\\"y\\\\",null,[true],{"b":1}]')
 
 
-def test_values_of_python_are_texts() -> None:
+def test_python_values_become_texts() -> None:
     number = uuid.uuid4()
     assert column_text(number) == str(number).encode()
     assert column_text(Decimal("1.50")) == b"1.50"

@@ -23,14 +23,14 @@ def archive(tmp_path: Path, *, java: Java = JAVA, version: str = "4.2.0", make: 
 
 
 def stage(made: CdsArchive, content: bytes = b"classes") -> Path:
-    """Do as Java does at its end."""
+    """Write the archive file, as Java does when it exits."""
     (option,) = [each for each in made.java_options() if "ArchiveClassesAtExit" in each]
     path = Path(option.partition("=")[2])
     path.write_bytes(content)
     return path
 
 
-def test_what_one_makes_the_next_one_finds(tmp_path: Path) -> None:
+def test_the_next_program_finds_the_archive(tmp_path: Path) -> None:
     first = archive(tmp_path)
     assert first.found is None
     stage(first)
@@ -48,14 +48,14 @@ def test_what_one_makes_the_next_one_finds(tmp_path: Path) -> None:
         {"version": "4.2.1"},
     ],
 )
-def test_another_java_or_spark_does_not_find_it(tmp_path: Path, other: dict[str, object]) -> None:
+def test_another_java_or_spark_does_not_find_the_archive(tmp_path: Path, other: dict[str, object]) -> None:
     made = archive(tmp_path)
     stage(made)
     made.keep()
     assert archive(tmp_path, **other).found is None  # type: ignore[arg-type]
 
 
-def test_changed_jars_do_not_find_it(tmp_path: Path) -> None:
+def test_an_archive_of_changed_jars_is_not_found(tmp_path: Path) -> None:
     made = archive(tmp_path)
     stage(made)
     made.keep()
@@ -63,7 +63,7 @@ def test_changed_jars_do_not_find_it(tmp_path: Path) -> None:
     assert archive(tmp_path).found is None
 
 
-def test_makers_at_the_same_time_do_not_meet(tmp_path: Path, cache: Path) -> None:
+def test_programs_that_make_archives_concurrently_do_not_collide(tmp_path: Path, cache: Path) -> None:
     makers = [archive(tmp_path) for _ in range(3)]
     stages = {stage(maker) for maker in makers}
     assert len(stages) == 3
@@ -73,20 +73,22 @@ def test_makers_at_the_same_time_do_not_meet(tmp_path: Path, cache: Path) -> Non
     assert [path.suffix for path in cache.iterdir()] == [".jsa"]
 
 
-def test_what_a_killed_java_left_is_not_used(tmp_path: Path, cache: Path) -> None:
+def test_an_archive_of_a_killed_java_is_not_used(tmp_path: Path, cache: Path) -> None:
     stage(archive(tmp_path))
     assert not list(cache.iterdir())
     assert archive(tmp_path).found is None
 
 
-def test_a_java_that_left_nothing_costs_a_note(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_java_that_made_no_archive_is_noted(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     archive(tmp_path).keep()
     assert "could not be kept" in caplog.text
     assert not list(cache.iterdir())
 
 
 @pytest.mark.parametrize("damage", [b"", b"class", b"CLASSES"])
-def test_a_damaged_one_is_removed_with_a_note(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_archive_is_removed_with_a_note(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     made = archive(tmp_path)
     stage(made)
     made.keep()
@@ -98,7 +100,7 @@ def test_a_damaged_one_is_removed_with_a_note(tmp_path: Path, damage: bytes, cap
     assert not found.exists()
 
 
-def test_a_cache_that_cannot_be_written_costs_a_note_and_nothing_else(
+def test_an_unwritable_cache_is_only_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
@@ -109,7 +111,7 @@ def test_a_cache_that_cannot_be_written_costs_a_note_and_nothing_else(
     made.keep()
 
 
-def test_what_java_complains_about_is_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_complaints_of_java_are_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = archive(tmp_path)
     stage(made)
     made.keep()
@@ -132,5 +134,5 @@ def test_old_leftovers_go_at_the_next_start(tmp_path: Path, cache: Path) -> None
     assert {path.name for path in cache.iterdir()} == {"spark-1-y.2-2.draft"}
 
 
-def test_none_is_made_where_none_is_wanted(tmp_path: Path) -> None:
+def test_no_archive_is_made_when_switched_off(tmp_path: Path) -> None:
     assert archive(tmp_path, make=False).java_options() == ()

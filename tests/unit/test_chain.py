@@ -63,9 +63,7 @@ def test_each_function_gets_its_own_configuration(shard: Shard, steps: Any) -> N
     assert sorted(seen) == [1, 2]
 
 
-def test_the_last_function_pulls_and_a_batch_is_read_only_when_the_one_before_was_passed_on(
-    shard: Shard, steps: Any
-) -> None:
+def test_the_last_function_pulls_one_batch_at_a_time(shard: Shard, steps: Any) -> None:
     log = []
 
     def reads(shard: Shard, config: Any) -> Batches:
@@ -81,7 +79,7 @@ def test_the_last_function_pulls_and_a_batch_is_read_only_when_the_one_before_wa
     assert log == ["open", "read 0", "published 0", "read 1", "published 1", "read 2", "published 2"]
 
 
-def test_after_a_stop_the_open_batch_is_finished_and_no_other_read(shard: Shard, bell: Bell, steps: Any) -> None:
+def test_a_stop_finishes_the_open_batch_and_reads_no_other(shard: Shard, bell: Bell, steps: Any) -> None:
     read_numbers, published = [], []
 
     def reads(shard: Shard, config: Any) -> Batches:
@@ -99,7 +97,7 @@ def test_after_a_stop_the_open_batch_is_finished_and_no_other_read(shard: Shard,
     assert read_numbers == published == [0, 1, 2]
 
 
-def test_functions_are_closed_from_the_last_to_the_first_and_then_what_they_entered(steps: Any, bell: Bell) -> None:
+def test_functions_are_closed_in_reverse_before_their_resources(steps: Any, bell: Bell) -> None:
     log = []
 
     class Connection:
@@ -140,7 +138,7 @@ def test_a_function_that_leaves_input_behind_is_an_error(shard: Shard, steps: An
 
 
 @pytest.mark.parametrize("given", [None, 7, "text", b"bytes", {"a": 1}, [one(1), None], one(1)])
-def test_what_is_not_batches_is_an_error_that_names_function_and_type(shard: Shard, steps: Any, given: object) -> None:
+def test_a_result_without_batches_is_an_error(shard: Shard, steps: Any, given: object) -> None:
     with pytest.raises(WrongBatch, match="made_up:f0"):
         run_chain(steps(lambda _shard, _config: given, lambda _s, _c, batches: list(batches) and None), shard)
 
@@ -150,23 +148,23 @@ def test_a_last_function_that_returns_something_else_is_an_error(shard: Shard, s
         run_chain(steps(read, lambda _shard, _config, _batches: 7), shard)
 
 
-def test_what_no_retry_helps_says_so() -> None:
+def test_a_permanent_error_says_so() -> None:
     assert not any(error("x").retryable for error in (InputLeft, StepUnusable, WrongBatch))
     assert StepUnusable.exit_code == 2, "the configuration names it"
 
 
-def test_a_list_of_batches_will_do(shard: Shard, steps: Any) -> None:
+def test_a_list_of_batches_is_accepted(shard: Shard, steps: Any) -> None:
     run_chain(steps(lambda _shard, _config: [one(1)], lambda _s, _c, batches: list(batches) and None), shard)
 
 
 @pytest.mark.parametrize("path", ["no_such_package.module:f", "made_up:absent", "made_up:f0.absent", "sys:maxsize"])
-def test_what_cannot_be_imported_or_called_is_named(shard: Shard, steps: Any, path: str) -> None:
+def test_a_function_that_cannot_be_imported_is_named(shard: Shard, steps: Any, path: str) -> None:
     steps(read)
     with pytest.raises(StepUnusable, match=path.partition(":")[0]):
         run_chain([Step(function=path)], shard)
 
 
-def test_nothing_is_called_when_one_of_them_cannot_be_used(shard: Shard, steps: Any) -> None:
+def test_no_function_is_called_when_one_is_unusable(shard: Shard, steps: Any) -> None:
     called = []
 
     def reads(shard: Shard, config: Any) -> Batches:

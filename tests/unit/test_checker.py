@@ -26,7 +26,7 @@ def read(*records: tuple[str, str | None], partition: int = 0, topic: str = "t",
     ]
 
 
-# One after the other: a and b, then a twice, then b.
+# Sequential transactions: a and b, then a twice, then b.
 LOAD = [
     transaction(0, (0, "a"), (1, "b"), at=(10, 20)),
     transaction(1, (2, "a"), (3, "a"), at=(30, 40)),
@@ -45,7 +45,7 @@ def judged(reads: list[Read], load: list[Transaction] | None = None, **options: 
     return check(LOAD if load is None else load, reads, **options)
 
 
-def test_a_good_reading_has_no_fault_and_its_figures() -> None:
+def test_a_correct_reading_has_figures_and_no_fault() -> None:
     verdict = judged(GOOD)
     assert verdict.ok
     assert verdict.line() == "lost 0, phantom 0, duplicated 0, out of order 0, altered 0"
@@ -62,7 +62,7 @@ def test_a_history_without_a_committed_row_proves_nothing(outcome: Outcome | Non
     assert (verdict.ok, verdict.objections) == (False, ["no row was committed: this proves nothing"])
 
 
-def test_a_committed_row_that_nobody_read_is_lost() -> None:
+def test_a_committed_row_without_a_record_is_lost() -> None:
     verdict = judged(GOOD[:-1])
     assert not verdict.ok
     assert verdict.line() == "lost 1, phantom 0, duplicated 0, out of order 0, altered 0"
@@ -79,7 +79,7 @@ def test_a_row_that_is_dead_or_filtered_is_not_lost(place: str) -> None:
     assert getattr(verdict, place) == 1
 
 
-def test_dead_rows_are_no_success_unless_so_many_are_allowed() -> None:
+def test_dead_rows_beyond_the_allowed_number_fail() -> None:
     verdict = judged(GOOD[:-1], dead={"r.0.4"})
     assert faults(verdict) == (0, 0, 0, 0)
     assert (verdict.ok, verdict.objections) == (False, ["1 row is dead, at most 0 are allowed"])
@@ -97,7 +97,7 @@ def test_a_pending_row_is_counted_apart() -> None:
     assert judged(GOOD[:-1], pending={"r.0.4"}, allow_pending=True).ok
 
 
-def test_a_row_that_was_read_and_is_still_in_the_outbox_is_pending_too() -> None:
+def test_a_row_read_but_still_stored_is_pending_too() -> None:
     verdict = judged(GOOD, pending={"r.0.4"})
     assert (verdict.ok, verdict.pending) == (False, 1)
     assert "read at t[1]@1" in verdict.examples["pending"][0]
@@ -114,14 +114,14 @@ def test_a_record_of_a_rolled_back_transaction_is_a_phantom() -> None:
     )
 
 
-def test_a_dead_row_of_a_rolled_back_transaction_is_a_phantom() -> None:
+def test_a_rolled_back_row_among_dead_rows_is_a_phantom() -> None:
     load = [*LOAD, transaction(3, (5, "a"), at=(70, 80), outcome=Outcome.ROLLED_BACK)]
     verdict = judged(GOOD, load, dead={"r.0.5"}, allowed_dead=1)
     assert (verdict.ok, faults(verdict)) == (False, (0, 1, 0, 0))
 
 
 @pytest.mark.parametrize("name", ["r.0.9", "other.0.0", "no identity at all"])
-def test_a_record_that_nobody_recorded_is_a_phantom(name: str) -> None:
+def test_a_record_absent_from_the_history_is_a_phantom(name: str) -> None:
     verdict = judged(GOOD + read((name, "a"), start=3))
     assert faults(verdict) == (0, 1, 0, 0)
     assert verdict.examples["phantom"] == (f"{name!r} key 'a' at t[0]@3: it is not in the history",)
@@ -138,7 +138,7 @@ def test_beside_other_runs_a_phantom_is_still_one(name: str) -> None:
     assert (faults(verdict), verdict.other_runs) == ((0, 1, 0, 0), 0)
 
 
-def test_a_repeat_behind_another_runs_record_is_no_direct_one() -> None:
+def test_a_repeat_after_another_runs_record_is_not_direct() -> None:
     reads = [*GOOD, *read(("other.0.0", "a"), ("r.0.3", "a"), start=3)]
     assert faults(judged(reads, other_runs=True, repeats_allowed=True)) == (0, 0, 1, 0)
 
@@ -158,7 +158,7 @@ def test_a_record_with_another_key_is_altered(key: str | None) -> None:
     assert judged(read(*A[:2], ("r.0.3", key)) + GOOD[3:], transformed=True).ok
 
 
-def test_a_record_that_has_a_key_of_a_row_without_one_is_altered() -> None:
+def test_a_record_with_an_unexpected_key_is_altered() -> None:
     load = [transaction(0, (0, None), at=(10, 20))]
     assert judged(read(("r.0.0", "")), load).examples["altered"][0].endswith("its key was none")
 
@@ -171,7 +171,7 @@ SAME = Read(
 ONE = replace(transaction(0, (0, "a"), at=(10, 20)), contents=(WRITTEN,))
 
 
-def test_a_record_as_it_was_written_is_not_altered() -> None:
+def test_an_unchanged_record_is_not_altered() -> None:
     assert judged([SAME], [ONE]).ok
     assert judged([replace(SAME, timestamp=9, stamped_by_broker=True)], [ONE]).ok, "the broker's own time"
     left = replace(ONE, contents=(replace(WRITTEN, partition=None, timestamp=None),))
@@ -192,7 +192,7 @@ def test_a_record_as_it_was_written_is_not_altered() -> None:
         ("timestamp", None),
     ],
 )
-def test_a_record_that_says_something_else_is_altered(field: str, value: Any) -> None:
+def test_a_record_with_other_content_is_altered(field: str, value: Any) -> None:
     reads = [replace(SAME, **{field: value})]
     verdict = judged(reads, [ONE])
     assert faults(verdict) == (0, 0, 0, 0)
@@ -207,7 +207,7 @@ def test_each_altered_record_counts_repeats_too() -> None:
     assert (verdict.altered, verdict.repeated, verdict.duplicated) == (1, 1, 0)
 
 
-def test_headers_differ_by_order_name_and_kind_of_nothing() -> None:
+def test_headers_differ_by_order_name_null_and_empty_value() -> None:
     pairs: list[list[tuple[str, bytes | str | None]]] = [
         [], [("a", None)], [("a", b"")], [("ab", b"")], [("a", b"b")], [("a", b""), ("a", b"")],
         [("a", b"1"), ("b", b"2")], [("b", b"2"), ("a", b"1")],
@@ -217,7 +217,7 @@ def test_headers_differ_by_order_name_and_kind_of_nothing() -> None:
     assert headers_digest([("a", "ü")]) == headers_digest([("a", "ü".encode())])
 
 
-def test_a_row_with_its_own_partition_may_be_apart_from_its_key() -> None:
+def test_an_explicit_partition_may_separate_a_row_from_its_key() -> None:
     contents = tuple(Content(topic="t", value=None, partition=place) for place in (None, 1, None))
     load = [replace(transaction(0, (0, "a"), (1, "a"), (2, "a"), at=(10, 20)), contents=contents)]
     reads = read(("r.0.0", "a"), ("r.0.2", "a")) + read(("r.0.1", "a"), partition=1)
@@ -230,16 +230,16 @@ def test_a_row_with_its_own_partition_may_be_apart_from_its_key() -> None:
     )
 
 
-def test_the_longest_time_without_a_delivery_is_that_of_records() -> None:
+def test_the_longest_silence_is_computed_from_record_times() -> None:
     contents = (Content(topic="t", value=None), Content(topic="t", value=None, timestamp=5))
-    # Committed 2 s after the epoch; the second row has a time of its own, which tells nothing.
+    # Committed 2 s after the epoch. The second row has an explicit timestamp, which does not count.
     load = [replace(transaction(0, (0, "a"), (1, "a"), at=(1, 10**9)), contents=contents, epoch=10**9)]
     reads = [replace(each, timestamp=ms) for each, ms in zip(read(A[0], ("r.0.1", "a")), (5_500, 5), strict=True)]
     assert judged(reads, load).longest_silence_seconds == 3.5
     assert judged(GOOD).longest_silence_seconds is None
 
 
-def test_a_row_read_twice_is_a_duplicate_each_further_time() -> None:
+def test_every_further_read_of_a_row_is_a_duplicate() -> None:
     verdict = judged(GOOD + read(B[1], B[1], partition=1, start=2))
     assert faults(verdict) == (0, 0, 2, 0)
     assert verdict.examples["duplicated"][0] == (
@@ -247,7 +247,7 @@ def test_a_row_read_twice_is_a_duplicate_each_further_time() -> None:
     )
 
 
-def test_a_repeat_that_directly_follows_its_original_within_its_key_is_allowed_at_least_once() -> None:
+def test_at_least_once_allows_a_direct_repeat() -> None:
     # Another key's record in between does not matter.
     reads = read(A[0], A[1], B[0], A[1], A[1], A[2], B[1])
     verdict = judged(reads, repeats_allowed=True)
@@ -256,22 +256,22 @@ def test_a_repeat_that_directly_follows_its_original_within_its_key_is_allowed_a
     assert faults(judged(reads)) == (0, 0, 2, 0)
 
 
-def test_a_repeat_behind_another_record_of_its_key_is_a_duplicate_even_at_least_once() -> None:
+def test_at_least_once_refuses_a_repeat_after_another_record() -> None:
     verdict = judged(read(*A, A[0], *B), repeats_allowed=True)
     assert faults(verdict) == (0, 0, 1, 0)
     assert verdict.repeated == 0
 
 
-def test_a_repeat_in_another_partition_is_a_duplicate_even_at_least_once() -> None:
+def test_at_least_once_refuses_a_repeat_in_another_partition() -> None:
     verdict = judged(GOOD + read(A[2], partition=1, start=2), repeats_allowed=True)
     assert faults(verdict) == (0, 0, 1, 0)
 
 
-def test_a_repeat_in_another_topic_is_a_duplicate_even_at_least_once() -> None:
+def test_at_least_once_refuses_a_repeat_in_another_topic() -> None:
     assert faults(judged(GOOD + read(A[2], topic="u"), repeats_allowed=True)) == (0, 0, 1, 0)
 
 
-def test_a_row_without_a_key_may_be_repeated_anywhere_at_least_once() -> None:
+def test_at_least_once_allows_repeats_of_unkeyed_rows_anywhere() -> None:
     load = [transaction(0, (0, None), (1, None), at=(1, 2))]
     reads = read(("r.0.0", None), ("r.0.1", None)) + read(("r.0.0", None), partition=1)
     assert judged(reads, load, repeats_allowed=True).ok
@@ -285,7 +285,7 @@ def test_a_row_both_read_and_dead_is_a_duplicate() -> None:
     assert not judged(GOOD, dead={"r.0.4"}, repeats_allowed=True, allowed_dead=1).ok
 
 
-def test_a_row_read_after_one_that_began_when_it_was_committed_is_out_of_order() -> None:
+def test_a_row_read_after_a_later_transaction_is_misordered() -> None:
     verdict = judged(read(A[1], A[2], A[0]) + GOOD[3:])
     assert faults(verdict) == (0, 0, 0, 1)
     (line,) = verdict.examples["reordered"]
@@ -295,7 +295,7 @@ def test_a_row_read_after_one_that_began_when_it_was_committed_is_out_of_order()
     )
 
 
-def test_the_order_across_transactions_is_seen_past_rows_that_overlap_both() -> None:
+def test_overlapping_transactions_do_not_hide_a_wrong_order() -> None:
     load = [
         transaction(0, (0, "a"), at=(10, 20)),
         transaction(0, (0, "a"), at=(15, 90), writer=1),
@@ -319,7 +319,7 @@ def test_a_key_in_two_partitions_is_out_of_order() -> None:
     assert verdict.examples["reordered"][0].endswith("its key was in partition 0 before")
 
 
-def test_the_same_key_in_two_topics_has_an_order_in_each() -> None:
+def test_a_key_has_an_order_in_each_topic() -> None:
     assert judged(read(A[1], A[2]) + read(A[0], topic="u", partition=3) + GOOD[3:]).ok
 
 
@@ -329,7 +329,7 @@ def test_overlapping_transactions_have_no_order() -> None:
         assert judged(read(*reads), load).ok
 
 
-def test_rows_without_a_key_have_no_order_and_may_be_anywhere() -> None:
+def test_rows_without_a_key_have_no_order() -> None:
     load = [transaction(0, (0, None), (1, None), at=(10, 20)), transaction(1, (2, None), at=(30, 40))]
     assert judged(read(("r.0.2", None), ("r.0.1", None)) + read(("r.0.0", None), partition=1), load).ok
 
@@ -339,7 +339,7 @@ def test_the_first_occurrence_of_a_duplicate_decides_on_its_order() -> None:
 
 
 @pytest.mark.parametrize("end", [None, 20])
-def test_a_row_of_unknown_outcome_may_be_read_or_not_and_precedes_nothing(end: int | None) -> None:
+def test_a_row_of_unknown_outcome_may_be_read(end: int | None) -> None:
     load = [
         transaction(0, (0, "a"), at=(10, end), outcome=Outcome.UNKNOWN),
         transaction(1, (1, "a"), at=(30, 40)),
@@ -351,7 +351,7 @@ def test_a_row_of_unknown_outcome_may_be_read_or_not_and_precedes_nothing(end: i
         assert (verdict.unknown, verdict.committed) == (1, 1)
 
 
-def test_a_row_of_unknown_outcome_does_not_overtake_what_was_committed_before_it() -> None:
+def test_a_row_of_unknown_outcome_overtakes_no_earlier_row() -> None:
     load = [
         transaction(0, (0, "a"), at=(10, 20)),
         transaction(1, (1, "a"), at=(30, None), outcome=Outcome.UNKNOWN),

@@ -26,7 +26,7 @@ def queue(rows: int = 10, bytes_: int = 1000, on_room: Any = lambda: None) -> Ch
     return ChunkQueue(rows, bytes_, on_room)
 
 
-def test_a_full_queue_says_when_it_has_room() -> None:
+def test_a_full_queue_wakes_its_writer_when_it_has_room() -> None:
     told: list[bool] = []
     made = queue(rows=4, on_room=lambda: told.append(True))
     seen = [made.full]
@@ -39,7 +39,7 @@ def test_a_full_queue_says_when_it_has_room() -> None:
     assert (made.full, told) == (False, [True])
 
 
-def test_bytes_fill_it_too() -> None:
+def test_bytes_fill_the_queue_too() -> None:
     made = queue(bytes_=100)
     made.put(chunk(1, size=100))
     before = made.full
@@ -57,7 +57,7 @@ def test_an_end_comes_with_the_last_of_its_rows() -> None:
     assert made.take(2, 1000, 0) is None
 
 
-def test_what_says_nothing_of_rows_takes_no_room() -> None:
+def test_chunks_without_rows_take_no_room() -> None:
     made = queue()
     for at in range(1, 1000):
         made.put(chunk(0, ended=at, idle_at=at + 1))
@@ -66,7 +66,7 @@ def test_what_says_nothing_of_rows_takes_no_room() -> None:
     assert made.take(1, 1, 0) is None
 
 
-def test_rows_behind_an_idle_position_make_it_old() -> None:
+def test_later_rows_make_an_idle_position_obsolete() -> None:
     made = queue()
     made.put(chunk(0, idle_at=5))
     made.put(chunk(1, ended=9))
@@ -84,7 +84,7 @@ def test_rows_are_taken_before_a_failure_is_raised() -> None:
         made.take(1, 1, 60)
 
 
-def test_whoever_waits_is_woken_by_rows_and_by_a_failure() -> None:
+def test_a_waiting_reader_is_woken_by_rows_or_failure() -> None:
     made = queue()
     threading.Timer(0.05, made.put, [chunk(1)]).start()
     assert made.take(1, 1, 60) is not None

@@ -1,4 +1,4 @@
-"""Whose claim to a shard counts, and what an attempt does about a lane that is blocked."""
+"""Which attempt holds a shard by its claims, and how an attempt reacts to a blocked lane."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,16 +36,16 @@ def test_claims_through_the_same_lane_count_in_their_order() -> None:
     assert holder(None, [claim(0, "a"), claim(0, "b")]) == claim(0, "b")
 
 
-def test_the_holder_may_move_and_nobody_else() -> None:
+def test_only_the_holder_may_change_lanes() -> None:
     moved = replace(claim(1, "a"), number=1)
     assert holder(claim(0, "a"), [moved]) == moved
     assert holder(claim(0, "a"), [claim(1, "b")]) == claim(0, "a")
-    assert holder(claim(0, "a"), [claim(0, "b"), claim(1, "a")]) == claim(0, "b"), "it was fenced before it moved"
-    assert holder(claim(0, "a"), [claim(1, "b"), claim(1, "c")]) == claim(0, "a"), "nothing follows a claim in vain"
+    assert holder(claim(0, "a"), [claim(0, "b"), claim(1, "a")]) == claim(0, "b"), "fenced before the change"
+    assert holder(claim(0, "a"), [claim(1, "b"), claim(1, "c")]) == claim(0, "a"), "b's claim is void"
 
 
 class Recovery:
-    """Runs recoveries of one attempt. `blocked` are lanes whose transaction does not end; `holder` is what is read."""
+    """Runs recoveries of one attempt. Transactions of `blocked` lanes do not end; `holder` answers `ReadHolder`."""
 
     def __init__(self) -> None:
         progress = OutboxProgress(outbox_id="ours", term="now", shard=0)
@@ -94,7 +94,7 @@ def test_the_holder_of_a_blocked_lane_goes_on_with_another() -> None:
     assert recovery.run() == [2]
 
 
-def test_an_attempt_that_does_not_hold_a_blocked_lane_waits_and_says_why() -> None:
+def test_an_attempt_without_the_blocked_lane_waits() -> None:
     recovery = Recovery()
     recovery.blocked = {0}
     with pytest.raises(BrokerLost, match="narrow/0 has no leader"):
@@ -109,7 +109,7 @@ def test_a_new_attempt_follows_the_holder_to_its_lane() -> None:
         assert recovery.run() == [0, 2]
 
 
-def test_a_holder_that_was_displaced_leaves_and_fences_nobody() -> None:
+def test_a_displaced_holder_leaves_and_fences_nobody() -> None:
     recovery = Recovery()
     recovery.run()
     recovery.blocked, recovery.holder = {0}, Holder(lane=1, ours=False)
@@ -127,7 +127,7 @@ def test_an_attempt_waits_when_all_its_lanes_are_blocked() -> None:
     assert recovery.inits == list(range(LANES))
 
 
-def test_a_claim_that_is_not_certain_is_made_again_and_given_up_in_the_end() -> None:
+def test_an_uncertain_claim_is_repeated_and_finally_given_up() -> None:
     recovery = Recovery()
     recovery.doubts = 2
     assert recovery.run() == [0, 0, 0]
@@ -138,6 +138,6 @@ def test_a_claim_that_is_not_certain_is_made_again_and_given_up_in_the_end() -> 
 
 def test_a_copy_of_an_older_claim_moves_nothing_back() -> None:
     first, moved = Claim(lane=0, claimant="U", number=1), Claim(lane=1, claimant="U", number=2)
-    # The last one is a stranger's copy, seal and all.
+    # The last claim is a foreign copy with a valid seal.
     assert holder(first, [moved, first]) == moved
     assert holder(first, [moved, replace(moved, lane=2, number=3)]).lane == 2

@@ -1,4 +1,4 @@
-"""Columns cut from their buffers are what `to_pylist` would give."""
+"""Values that are read from Arrow buffers equal those of `to_pylist`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def parts(values: Sequence[Any], kind: pa.DataType) -> list[pa.Array]:
-    """The column whole, without its first and last value, and empty."""
+    """Return the whole column, the column without its first and last value, and an empty slice."""
     whole = pa.array(values, kind)
     return [whole, whole[1:-1], whole[:0]]
 
@@ -76,11 +76,11 @@ def test_rows_are_the_same_by_columns_and_one_by_one(given_rows: list[Any], star
         )
 
 
-def test_rows_of_unequal_numbers_of_names_and_values_are_not_sendable() -> None:
+def test_unequal_numbers_of_header_names_and_values_are_unsendable() -> None:
     def stored(names: list[str], values: list[bytes]) -> tuple[Any, ...]:
         return (1, NOON, "t", b"k", b"v", names, values, None, None)
 
-    # As many in all, and not in each.
+    # Equal totals, and unequal numbers in the rows.
     assert column_rows(batch_of([stored(["a", "b"], [b""]), stored(["a"], [b"", b""])])) is None
     assert column_rows(batch_of([stored(["a"], [])])) is None
     assert column_rows(batch_of([stored(["a"], [b""])])) is not None
@@ -94,7 +94,7 @@ def bundle() -> ColumnRows:
     return found
 
 
-def test_a_part_of_rows_is_such_rows_again(bundle: ColumnRows) -> None:
+def test_a_slice_of_rows_keeps_their_values(bundle: ColumnRows) -> None:
     part = bundle[1:]
     assert isinstance(part, ColumnRows)
     assert list(part) == list(bundle)[1:]

@@ -1,4 +1,4 @@
-"""What a relay's configuration may be, and how it says what it may not be."""
+"""A relay's configuration: accepted settings, and the report of invalid ones."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def problems(changes: dict[str, Any], path: Path | None = None) -> str:
     return str(caught.value)
 
 
-def test_little_is_enough() -> None:
+def test_a_minimal_configuration_is_accepted() -> None:
     loaded = load(None, LEAST)
     assert loaded.settings.shards == 2
     assert loaded.settings.settling is Settling.DELETE
@@ -98,7 +98,7 @@ def test_every_problem_is_named_in_one_message() -> None:
         ({"grace_seconds": -1}, "grace_seconds"),
     ],
 )
-def test_what_cannot_work_is_refused_with_key_and_reason(changes: dict[str, Any], why: str) -> None:
+def test_an_invalid_value_is_refused_with_key_and_reason(changes: dict[str, Any], why: str) -> None:
     assert why in problems(changes)
 
 
@@ -110,15 +110,15 @@ def test_a_dot_beside_a_schema_belongs_to_the_name() -> None:
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 @pytest.mark.parametrize("place", ["kafka", "producer"])
 @pytest.mark.parametrize("name", sorted(GUARDED | {"topic.acks", "topic.message.timeout.ms", "group.id"}))
-def test_what_a_guarantee_rests_on_is_refused_under_both(delivery: str, place: str, name: str) -> None:
+def test_properties_of_a_guarantee_are_refused_under_both_deliveries(delivery: str, place: str, name: str) -> None:
     text = problems({"delivery": delivery, place: {"bootstrap.servers": "k:1", name: "1"}})
     assert f"{place}.{name}: {delivery} rests on the relay's own setting" in text
 
 
-def test_all_that_an_election_is_told_has_a_key() -> None:
+def test_every_election_parameter_has_a_key() -> None:
     known = {"kind": "election"}
     told = {known.get(field.name, field.name) for field in fields(ElectionSettings)}
-    # A function is a program's to give.
+    # Only a program can pass a function.
     assert told - {"consumer_factory"} <= set(KEYS)
     loaded = load(
         None,
@@ -134,7 +134,7 @@ def test_all_that_an_election_is_told_has_a_key() -> None:
     assert load(None, LEAST).election == ElectionSettings()
 
 
-def test_what_no_election_heeds_contradicts_it() -> None:
+def test_a_key_of_another_election_is_a_contradiction() -> None:
     text = problems({"election": "lease", "leader_topic": "leaders", "max_poll_seconds": 1})
     assert "leader_topic: it means nothing with 'election: lease': leave it out, or elect by neli" in text
     assert "max_poll_seconds: it means nothing" in text
@@ -143,14 +143,14 @@ def test_what_no_election_heeds_contradicts_it() -> None:
     assert "max_poll_seconds: 0.5 is less than min_poll_seconds, 2" in text
 
 
-def test_the_name_may_be_the_groups() -> None:
+def test_the_group_may_be_the_name() -> None:
     group = {**LEAST, "name": None, "leader_group": "billing"}
     assert load(None, group).settings.name == "billing"
     assert load(None, {**group, "name": "orders"}).settings.name == "orders"
     assert "leader_group: it cannot be the relay's name besides" in problems({"name": None, "leader_group": "a b"})
 
 
-def test_the_other_keys_reach_their_places() -> None:
+def test_every_other_key_reaches_its_setting() -> None:
     loaded = load(
         None,
         {
@@ -164,14 +164,14 @@ def test_the_other_keys_reach_their_places() -> None:
     assert (loaded.metrics_seconds, loaded.log_format, loaded.log_level) == (10.0, LogFormat.JSON, LogLevel.WARNING)
 
 
-def test_a_key_without_effect_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_without_effect_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     load(None, {**LEAST, "in_flight_rows": 7})
     assert [record.message for record in caplog.records] == [
         "in_flight_rows is accepted without effect: delivery is exactly-once"
     ]
 
 
-def test_a_file_that_is_none_or_not_yaml_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_malformed_file_is_named(tmp_path: Path) -> None:
     assert "cannot be read" in problems({}, tmp_path / "nowhere.yaml")
     path = tmp_path / "relay.yaml"
     for text, why in (
@@ -193,7 +193,7 @@ def test_a_file_that_is_none_or_not_yaml_is_named(tmp_path: Path) -> None:
     assert "UTF-8" in problems({}, path)
 
 
-def test_yaml_may_say_off_its_own_way(tmp_path: Path) -> None:
+def test_yaml_booleans_are_accepted_for_off(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     path.write_text("status: off\nlog_level: off\nschema:\n")
     loaded = load(path, LEAST)
@@ -252,7 +252,7 @@ def test_every_key_of_topic_locks_is_a_variable(tmp_path: Path) -> None:
     assert load(path, {}).settings == loaded.settings
 
 
-def test_batches_of_topic_locks_have_a_thousand_rows_unless_told() -> None:
+def test_batches_of_topic_locks_default_to_a_thousand_rows() -> None:
     assert load(None, LOCKS).settings.limits.batch_rows == 1_000
     assert load(None, {**LOCKS, "batch_rows": 7}).settings.limits.batch_rows == 7
 
@@ -273,12 +273,12 @@ def test_batches_of_topic_locks_have_a_thousand_rows_unless_told() -> None:
         ({"coordination": "both"}, "coordination"),
     ],
 )
-def test_what_topic_locks_cannot_do_is_refused(more: dict[str, Any], why: str) -> None:
+def test_settings_that_topic_locks_cannot_keep_are_refused(more: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationInvalid, match=re.escape(why)):
         load(None, {**LOCKS, **more})
 
 
-def test_the_environment_goes_before_the_file_and_flags_before_the_environment(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     path.write_text("name: file\nshards: 3\nkafka: {bootstrap.servers: 'k:1', client.id: file, client.rack: file}\n")
     environment = {
@@ -291,7 +291,7 @@ def test_the_environment_goes_before_the_file_and_flags_before_the_environment(t
     assert load(path, {}, environment).settings.shards == 4
 
 
-def test_variables_are_read_in_whatever_case() -> None:
+def test_variables_are_read_in_any_case() -> None:
     environment = {
         "THRESHER_shards": "5", "THRESHER_Name": "orders", "THRESHER_ds": "host=db", "THRESHER_bootstrap": "k:2",
         "THRESHER_kafka_client_id": "lower",
@@ -318,7 +318,7 @@ def test_variables_that_contradict_each_other_are_a_problem(tmp_path: Path) -> N
 
 
 def test_a_variable_that_only_looks_like_ours_is_not_read() -> None:
-    # Of a service that is called thresher-kafka, as Kubernetes has it.
+    # Kubernetes sets this variable for a service named thresher-kafka.
     remarks: list[str] = []
     environment = {
         "THRESHER_KAFKA_SERVICE_HOST": "10.0.0.1", "THRESHER_KAFKA_PORT": "tcp://10.0.0.1:9092",
@@ -330,11 +330,11 @@ def test_a_variable_that_only_looks_like_ours_is_not_read() -> None:
     assert near.endswith("did you mean 'THRESHER_KAFKA_SASL_PASSWORD'?")
 
 
-def test_a_misspelt_variable_is_told_with_its_nearest_name() -> None:
+def test_a_misspelt_variable_is_reported_with_its_nearest_name() -> None:
     remarks: list[str] = []
     environment = {
         "THRESHER_SHARD": "3", "THRESHER_OUTBOXX": "o", "THRESHER_DS_FIEL": "/no", "THRESHER_MARKER_TOPIC": "queues'",
-        # Of a service that is called thresher, as Kubernetes has it.
+        # Kubernetes sets this variable for a service named thresher.
         **{f"THRESHER_{name}": "x" for name in ("PORT", "SERVICE_PORT", "SERVICE_HOST", "PORT_8640_TCP")},
         **{f"THRESHER_PORT_8640_TCP_{name}": "x" for name in ("ADDR", "PORT", "PROTO")},
     }  # fmt: skip
@@ -346,7 +346,7 @@ def test_a_misspelt_variable_is_told_with_its_nearest_name() -> None:
     ]
 
 
-def test_a_variable_that_is_near_to_none_is_told_too() -> None:
+def test_an_unknown_variable_without_a_near_name_is_reported() -> None:
     remarks: list[str] = []
     names = ("BROKERS", "BOOTSTRAP_SERVERS", "DB", "QUUX")
     load(None, LEAST, {f"THRESHER_{name}": "x" for name in names}, warn=remarks.append)
@@ -358,14 +358,14 @@ def test_a_variable_that_is_near_to_none_is_told_too() -> None:
     ]
 
 
-def test_a_variable_of_queues_beside_ours_is_not_told() -> None:
+def test_variables_of_queues_are_not_reported() -> None:
     remarks: list[str] = []
     both = {"THRESHER_BOOTSTRAP": "k:1", "THRESHER_BOOTSTRAP_SERVERS": "k:1"}
     load(None, LEAST, both, warn=remarks.append)
     assert remarks == []
 
 
-def test_a_report_tells_of_a_misspelt_variable_too() -> None:
+def test_a_report_of_problems_names_misspelt_variables_too() -> None:
     given = {key: value for key, value in LEAST.items() if key != "name"}
     with pytest.raises(ConfigurationInvalid, match="name: it is missing") as caught:
         load(None, given, {"THRESHER_NAM": "orders"})
@@ -385,7 +385,7 @@ def test_secrets_are_read_from_files(tmp_path: Path) -> None:
     loaded = load(path, {}, environment)
     assert loaded.settings.dsn == "host=db password=hunter2"
     assert loaded.settings.kafka["sasl.password"] == "hunter3"
-    assert loaded.settings.producer["ssl.key.password"] == " hunter4 \n", "one newline at the end is not meant"
+    assert loaded.settings.producer["ssl.key.password"] == " hunter4 \n", "one newline at the end is removed"
     assert loaded.shown["data_source"] == {"file": f"{tmp_path}/dsn"}
     assert "hunter" not in json.dumps(dict(loaded.shown))
     again = load(None, LEAST | {"data_source": None}, {"THRESHER_DS_FILE": f"{tmp_path}/dsn"})
@@ -410,7 +410,7 @@ def test_a_file_that_holds_no_secret_is_named(tmp_path: Path) -> None:
     assert f"producer.ssl.key.password: the file {tmp_path}/odd does not hold text in UTF-8" in text
     assert "producer.client.id: 'file' needs a path" in text
     assert "kafka.no.such: there is no such key" in text
-    assert "must be set" not in text, "what could not be read is not missed besides"
+    assert "must be set" not in text, "an unreadable setting is not reported as missing too"
 
 
 def test_properties_are_single_values_that_exist() -> None:
@@ -433,12 +433,12 @@ def test_servers_may_go_by_their_other_name() -> None:
     assert "one of them has to go" in problems({"kafka": both})
 
 
-def test_every_property_that_is_suggested_is_one() -> None:
+def test_every_suggested_property_exists() -> None:
     for name in PROPERTIES:
         assert "no such key" not in wrong_alone(name, "1")
 
 
-def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:
+def test_the_shown_configuration_loads_again(tmp_path: Path) -> None:
     given = {
         **LEAST, "data_source": "host=db dbname=shop", "election": "neli", "status": "off", "transform": "a:b",
         "kafka": {"bootstrap.servers": "k:1", "client.id": "me"}, "log_level": "off", "schema": "s",
@@ -465,10 +465,10 @@ def test_every_key_is_a_flag() -> None:
     assert named["--ds"].variable == "THRESHER_DS"
 
 
-def test_a_command_line_says_what_a_file_says() -> None:
+def test_flags_and_file_give_the_same_configuration() -> None:
     given: dict[str, Any] = {}
     app = typer.Typer()
-    # With another command beside it, as in the real one.
+    # With a second command, as in the real application.
     app.command("other")(lambda: None)
 
     def command(*, flags: dict[str, Any]) -> None:
@@ -513,7 +513,7 @@ def test_loading_a_configuration_imports_no_spark(tmp_path: Path) -> None:
     assert answer.stdout == "3 []\n"
 
 
-def test_what_the_help_says_of_defaults_is_so() -> None:
+def test_the_help_shows_the_actual_defaults() -> None:
     fields = {info.alias or name: info.default for name, info in RelayForm.model_fields.items()}
     told = 0
     for flag in FLAGS:
@@ -538,12 +538,12 @@ WHERE = {
 
 
 @pytest.mark.parametrize("variable", WHERE)
-def test_a_database_or_a_broker_that_was_named_is_never_replaced_by_others(variable: str) -> None:
-    with pytest.raises(ConfigurationInvalid):  # the other one is missing
+def test_a_named_database_or_broker_is_never_replaced(variable: str) -> None:
+    with pytest.raises(ConfigurationInvalid):  # The other one is missing.
         load(None, {"name": "orders"}, {variable: WHERE[variable]}, otherwise=lambda: LEAST)
 
 
-def test_where_neither_is_named_there_may_be_others(tmp_path: Path) -> None:
+def test_default_servers_are_used_only_without_a_file(tmp_path: Path) -> None:
     alone = {"name": "orders", "kafka": {"client.id": "me"}}
     loaded = load(None, alone, otherwise=lambda: LEAST)
     assert loaded.settings.dsn == LEAST["data_source"]

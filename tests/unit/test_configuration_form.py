@@ -1,4 +1,4 @@
-"""A form that is not the relay's goes through file, environment, flags, report and docs."""
+"""A second form, other than the relay's, works with file, environment, flags, report and docs."""
 
 import enum
 from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ def lamp(path: Path | None = None, **environment: str) -> Completed[LampForm]:
     return load(LampForm, path, {}, environment, warn=lambda _: None)
 
 
-def test_flags_go_before_environment_and_environment_before_file(tmp_path: Path) -> None:
+def test_flags_override_environment_and_environment_overrides_file(tmp_path: Path) -> None:
     path = tmp_path / "lamp.yaml"
     path.write_text(
         "address: file/hunter2\ncolour: blue\nblinks: 2\nrooms: hall\n"
@@ -118,7 +118,7 @@ def test_one_report_names_every_problem_and_no_secret(tmp_path: Path) -> None:
         "client.sasl.password: the file /no/file cannot be read",
     ):  # fmt: skip
         assert part in text
-    assert "steady" not in text, "a rule is not asked where a key of it could not be read"
+    assert "steady" not in text, "a rule is skipped when one of its keys could not be read"
     assert "hunter2" not in text
     assert caught.value.exit_code == 2
     with pytest.raises(ConfigurationInvalid, match=r"address: nobody is at dark/\*\*\*$"):
@@ -128,7 +128,7 @@ def test_one_report_names_every_problem_and_no_secret(tmp_path: Path) -> None:
         lamp(path)
 
 
-def test_its_command_has_a_flag_for_every_key() -> None:
+def test_a_forms_command_has_a_flag_for_every_key() -> None:
     given: dict[str, Any] = {}
     app = typer.Typer()
     app.command("other")(lambda: None)
@@ -167,7 +167,7 @@ def test_the_help_of_flags_is_made_from_the_declaration() -> None:
     }
 
 
-def test_its_table_is_made_from_the_declaration() -> None:
+def test_the_table_of_keys_is_made_from_the_declaration() -> None:
     table = table_of(LampForm).splitlines()
     assert table[0] == "| key | meaning | values | default |"
     assert table[2].startswith(
@@ -232,7 +232,7 @@ def test_a_secret_of_a_wrong_type_is_not_repeated() -> None:
         load(LampForm, None, {"address": ["lamp/hunter2"]}, {})
 
 
-def test_a_section_that_is_none_is_refused_beside_the_environment(tmp_path: Path) -> None:
+def test_a_malformed_section_is_refused_despite_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "lamp.yaml"
     path.write_text("address: lamp/x\nclient: nonsense\n")
     with pytest.raises(ConfigurationInvalid, match=r"client: properties with their values are needed$"):

@@ -1,4 +1,4 @@
-"""The page on configuration tells of every key and every limit, and its examples are taken."""
+"""The configuration page documents every key and every limit, and its examples are accepted."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ HEAD = "| key | meaning | values | default |"
 
 
 def examples(page: str) -> list[str]:
-    """The files on a page."""
+    """Return the configuration files on a page."""
     return re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
@@ -36,14 +36,14 @@ EXAMPLES = examples(PAGE)
 
 
 def rows(head: str, page: str = PAGE) -> dict[str, list[str]]:
-    """The rows of the table with this head, by each name in their first cell."""
+    """Return the rows of the table with this head, by each name in the first cell."""
     (table,) = re.findall(rf"^{re.escape(head)}\n\| -.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.strip().splitlines()]
     return {name: row for row in cells for name in re.findall(r"`([\w.-]+)`", row[0])}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_examples_are_taken(example: str, tmp_path: Path) -> None:
+def test_the_examples_are_accepted(example: str, tmp_path: Path) -> None:
     for name in ("data-source", "kafka-password"):
         (tmp_path / name).write_text("host=db\n")
     path = tmp_path / "relay.yaml"
@@ -80,12 +80,12 @@ def test_each_of_the_thirteen_limits_has_its_row() -> None:
             assert at_least.startswith("accepted, no effect")
 
 
-def test_every_key_of_goharvests_is_told_of() -> None:
+def test_every_key_of_goharvest_is_documented() -> None:
     for key in KEYS_OF_HARVEST:
         assert f"`harvest.{key}`" in PAGE
 
 
-def test_what_is_refused_is_listed() -> None:
+def test_refused_properties_are_listed() -> None:
     for name in GUARDED:
         assert f"`{name}`" in PAGE
 
@@ -112,7 +112,7 @@ def test_every_key_of_capture_has_its_row() -> None:
     assert all(f"`{name}`" in OF_CAPTURE for name in CAPTURE_GUARDED)
 
 
-def test_the_example_of_capture_is_taken(tmp_path: Path) -> None:
+def test_the_example_of_capture_is_accepted(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "capture.md").read_text()
     (example,) = examples(page)
     path = tmp_path / "capture.yaml"
@@ -121,7 +121,7 @@ def test_the_example_of_capture_is_taken(tmp_path: Path) -> None:
     assert (mapping.key, mapping.columns["customer"]) == (("id",), "customer.name")
 
 
-def test_the_example_of_queues_is_taken(tmp_path: Path) -> None:
+def test_the_example_of_queues_is_accepted(tmp_path: Path) -> None:
     (example,) = examples(OF_QUEUES)
     (tmp_path / "kafka-password").write_text("hunter2\n")
     path = tmp_path / "queues.yaml"
@@ -133,13 +133,13 @@ def test_the_example_of_queues_is_taken(tmp_path: Path) -> None:
     assert tracker.settings.limits[b"payments"].max_deliveries == 3
 
 
-def test_what_queues_refuse_is_listed() -> None:
+def test_properties_that_queues_refuse_are_listed() -> None:
     refused = re.findall(r"^(?:What a guarantee rests on|The broker is named by).*?\n\n?(?=\n|\Z)", WHOLE, re.M | re.S)
     assert len(refused) == 2
     assert {name for name in _GUARDED if f"`{name}`" not in "".join(refused)} == set()
 
 
-def test_the_tails_keys_are_told_and_its_example_is_taken(tmp_path: Path) -> None:
+def test_the_tails_keys_and_example_are_documented(tmp_path: Path) -> None:
     assert set(keys_of(TailForm)) <= set(rows(HEAD, OF_TAIL))
     (example,) = examples(OF_TAIL)
     path = tmp_path / "tail.yaml"
@@ -148,4 +148,4 @@ def test_the_tails_keys_are_told_and_its_example_is_taken(tmp_path: Path) -> Non
 
 
 def test_every_variable_is_in_the_list_of_variables() -> None:
-    assert LIST.read_text() == variables(), "python -m maintenance.variables writes it anew"
+    assert LIST.read_text() == variables(), "run python -m maintenance.variables"

@@ -1,9 +1,9 @@
-"""How long a process does not lead after a leadership that failed."""
+"""The cool-down of a process after a failed leadership."""
 
 from thresher.service.cool_down import CoolDown
 
 
-def test_each_cool_down_is_twice_as_long_up_to_a_minute() -> None:
+def test_each_cool_down_doubles_up_to_a_minute() -> None:
     cool_down, now, lengths = CoolDown(), 100.0, []
     assert cool_down.over(now)
     for _ in range(8):

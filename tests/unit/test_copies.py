@@ -1,4 +1,4 @@
-"""Copies of Starts: which of them count, and what may be committed meanwhile."""
+"""Copies of Starts: which copies count, and which offset may be committed meanwhile."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,27 +15,27 @@ def message(number: int = 1) -> Started:
     return Started((0, number), (0, number, 0), b"q", b"", offset=3, now_ms=0)
 
 
-def test_a_copy_that_is_older_than_the_committed_offset_is_of_a_message_that_has_ended() -> None:
+def test_a_copy_written_before_the_committed_offset_is_void() -> None:
     copies = Copies(start=10, window=100)
     assert not copies.counts(offset=15, read_to=9)
     assert copies.counts(offset=15, read_to=10)
 
 
-def test_a_copy_that_lies_further_behind_than_is_remembered_is_void() -> None:
+def test_a_copy_beyond_the_remembered_window_is_void() -> None:
     copies = Copies(start=0, window=100)
     assert copies.counts(offset=150, read_to=50)
     assert not copies.counts(offset=151, read_to=50)
-    assert not copies.counts(offset=40, read_to=50), "nobody has read what is not there"
+    assert not copies.counts(offset=40, read_to=50), "its writer cannot have read beyond the copy"
 
 
-def test_while_it_rebuilds_nothing_is_committed_but_what_was() -> None:
+def test_the_committed_offset_stays_during_a_rebuild() -> None:
     copies = Copies(start=10, window=100)
     assert copies.needed(50) == 10
     copies.rebuilt()
     assert copies.needed(50) == 50
 
 
-def test_until_a_copy_was_read_what_its_writer_had_read_is_needed() -> None:
+def test_an_unread_copy_holds_the_committed_offset_back() -> None:
     copies = Copies(start=0, window=100)
     copies.rebuilt()
     copies.written([message(1), message(2)], read_to=20, at=0.0)
@@ -46,17 +46,17 @@ def test_until_a_copy_was_read_what_its_writer_had_read_is_needed() -> None:
     assert (copies.unread, copies.needed(50)) == (False, 50)
 
 
-def test_a_copy_of_an_earlier_tracker_is_none_of_ours() -> None:
+def test_a_copy_by_an_earlier_tracker_is_not_ours() -> None:
     copies = Copies(start=0, window=100)
     copies.written([message()], read_to=40, at=0.0)
     copies.counts(offset=30, read_to=20)
-    assert copies.unread, "it was read while rebuilding: an earlier tracker's"
+    assert copies.unread, "a copy that is read during a rebuild is an earlier tracker's"
     copies.rebuilt()
     copies.counts(offset=50, read_to=40)
     assert not copies.unread
 
 
-def test_copies_that_the_broker_has_lost_are_not_waited_for() -> None:
+def test_copies_lost_by_the_broker_are_not_awaited() -> None:
     copies = Copies(start=0, window=100)
     copies.rebuilt()
     copies.written([message()], read_to=40, at=100.0)
@@ -66,12 +66,12 @@ def test_copies_that_the_broker_has_lost_are_not_waited_for() -> None:
     assert not copies.unread
 
 
-def test_a_start_that_is_no_committed_offset_says_nothing_of_copies() -> None:
+def test_copies_are_not_judged_without_a_committed_offset() -> None:
     copies = Copies(start=10, window=100, committed=False)
     assert copies.counts(offset=15, read_to=9)
 
 
-def test_an_end_between_is_later_than_the_copy_and_one_before_is_not() -> None:
+def test_an_end_after_the_copys_read_position_counts() -> None:
     copies = Copies(start=0, window=100)
     copies.rebuilt()
     started = message()

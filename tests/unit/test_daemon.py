@@ -1,4 +1,4 @@
-"""The workers' parent: has imported what was named, and makes way for PySpark's own where that has started a thread."""
+"""The workers' parent imports the named modules. If an import starts a thread, PySpark's own daemon replaces it."""
 
 import os
 import subprocess
@@ -26,14 +26,14 @@ def parent(preload: str, **variables: str) -> "subprocess.CompletedProcess[str]"
     )  # fmt: skip
 
 
-def test_the_parent_of_a_relays_workers_has_imported_all_of_it_and_has_one_thread() -> None:
+def test_the_workers_parent_preloads_modules_with_one_thread() -> None:
     from thresher.relay.leader.workload import PRELOAD
 
     done = parent(" ".join(PRELOAD))
     assert (done.stdout, done.stderr) == ("managed True 1\n", "")
 
 
-def test_a_parent_that_is_not_alone_any_more_makes_way(tmp_path: Path) -> None:
+def test_a_parent_with_several_threads_uses_pysparks_own_daemon(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
@@ -42,5 +42,5 @@ def test_a_parent_that_is_not_alone_any_more_makes_way(tmp_path: Path) -> None:
     assert "made way: ['-m', 'pyspark.daemon', 'pyspark.worker']" in done.stderr
 
 
-def test_what_cannot_be_imported_is_left_to_whoever_needs_it() -> None:
+def test_an_import_error_is_left_to_the_worker() -> None:
     assert parent("there.is.no.such.module").stdout == "managed False 1\n"

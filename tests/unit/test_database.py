@@ -1,4 +1,4 @@
-"""The relay's sessions: what their connection string asks for."""
+"""The settings of the relay's sessions."""
 
 from psycopg import conninfo
 
@@ -6,18 +6,18 @@ from thresher.db.postgres.sessions import session
 
 
 def settings(dsn: str) -> dict[str, str]:
-    """Return what the server is told, where the last word counts."""
+    """Return the server settings of the connection string. The last value of a setting counts."""
     options = str(conninfo.conninfo_to_dict(session(dsn, "relay"))["options"])
     words = options.replace("\\ ", "_").split()
     return dict(word.split("=") for word in words if word != "-c")
 
 
-def test_limits_that_a_role_has_for_its_applications_do_not_bind_the_relay() -> None:
+def test_timeouts_of_the_role_do_not_bind_the_relay() -> None:
     found = settings("host=db user=relay")
     assert {found[f"{what}_timeout"] for what in ("statement", "lock", "idle_session")} == {"0"}
 
 
-def test_limits_of_the_connection_string_are_kept_and_what_the_guarantee_rests_on_is_not_its_to_say() -> None:
+def test_a_connection_string_sets_timeouts_but_not_synchronous_commit() -> None:
     found = settings("host=db options='-c lock_timeout=5s -c synchronous_commit=off'")
     assert (found["lock_timeout"], found["statement_timeout"]) == ("5s", "0")
     assert found["synchronous_commit"] == "on"

@@ -1,4 +1,4 @@
-"""The demo's report: what it plots, and that it opens by itself."""
+"""The demo's report: its plots, and that it opens without a network."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -55,7 +55,7 @@ def test_a_bucket_without_a_commit_has_no_latency() -> None:
         )
     )
 )
-def test_every_row_is_counted_and_none_is_pending_at_the_end(ways: list[Passage]) -> None:
+def test_every_row_is_counted_and_none_stays_pending(ways: list[Passage]) -> None:
     shown = course(ways)
     assert sum(shown.written) * shown.bucket_seconds == pytest.approx(len(ways))
     assert sum(shown.read) * shown.bucket_seconds == pytest.approx(len(ways))
@@ -72,7 +72,7 @@ def test_each_plot_marks_each_kill() -> None:
         assert [text.text for text in plot.iter("text") if text.attrib.get("class") == "kill"] == ["kill -9"] * 2
 
 
-def test_the_page_asks_no_network_and_escapes_what_it_is_told() -> None:
+def test_the_page_needs_no_network_and_escapes_texts() -> None:
     text = page("<title>", course(WAYS), [], [("lost & found", "<0>")])
     assert "<title>&lt;title&gt;</title>" in text
     assert "<th>lost &amp; found</th><td>&lt;0&gt;</td>" in text

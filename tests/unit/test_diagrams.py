@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# The pictures that a newcomer is promised.
+# The number of diagrams that each page must have.
 WITH_DIAGRAMS = {"README.md": 1, "docs/pictures.md": 4}
 
 PLAIN = r"[^\[\](){}|<>\"]+"
@@ -25,7 +25,7 @@ REMARK = re.compile(r"Note (?:over (\w+)(?:,(\w+))?|(?:left|right) of (\w+)): [^
 
 
 class Unparsable(Exception):
-    """A line of a diagram is not of the grammar."""
+    """A line of a diagram does not fit the grammar."""
 
 
 def diagrams(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""How a producer is let go of."""
+"""How a producer is discarded."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from thresher.kafka.transactional import TransactionalProducer
 
 
 class Client:
-    """Notes its calls; one of them may fail."""
+    """Records its calls. One of them may fail."""
 
     def __init__(self, failing: str = "") -> None:
         self.calls: list[str] = []
@@ -25,7 +25,7 @@ class Client:
 
 
 @pytest.mark.parametrize("failing", ["", "abort_transaction"])
-def test_a_transaction_that_is_given_up_is_aborted_whether_or_not_that_succeeds(failing: str) -> None:
+def test_a_discarded_transaction_is_aborted_once_despite_errors(failing: str) -> None:
     client = Client(failing)
     made = TransactionalProducer("orders-0", {}, make=lambda _: client)
     made.discard(abort=True)

@@ -1,4 +1,4 @@
-"""What a dispatcher decides by itself, which relays may sweep, and how often they look."""
+"""Decisions of a dispatcher, the relays that may run beside it, and their polling interval."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def rows(*keys: str | None) -> list[LockedRow]:
     return [LockedRow(id=n, message=Message(topic="t", key=key)) for n, key in enumerate(keys, 1)]
 
 
-def test_acked_rows_are_stamped_and_others_are_told_apart() -> None:
+def test_acked_rows_are_stamped_and_others_are_classified() -> None:
     errors = {
         1: None,
         2: KafkaError(KafkaError.MSG_SIZE_TOO_LARGE),
@@ -43,7 +43,7 @@ def test_acked_rows_are_stamped_and_others_are_told_apart() -> None:
     assert len(found.reasons) == 5
 
 
-def test_a_row_that_was_held_back_is_not_sent() -> None:
+def test_a_held_row_is_not_sent() -> None:
     found = judged(rows("a", "b"), {2: None})
     assert (found.acked, found.not_sent, found.unknown) == ([2], 1, 0)
     assert "is left to the sweeper" in found.reasons[0]
@@ -64,12 +64,12 @@ def test_a_dispatcher_that_cannot_work_is_not_made(wrong: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("wrong", [{"no.such.property": 1}, {"compression.type": "none at all"}])
-def test_wrong_properties_are_told_before_anything_is_stored(wrong: dict[str, Any]) -> None:
+def test_wrong_properties_are_reported_before_any_message_is_stored(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="the producer's properties"):
         Dispatcher(lambda: pytest.fail("nothing is connected"), {**KAFKA, **wrong})
 
 
-def test_a_silent_topic_is_told_and_a_resting_one_is_left() -> None:
+def test_a_silent_topic_is_reported_a_paused_one_skipped() -> None:
     errors = {1: KafkaError(KafkaError._MSG_TIMED_OUT), 2: KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)}
     assert judged(rows("a", "b"), errors).silent == {"t"}
     assert judged(rows("a", "b"), {2: errors[2]}).silent == set()
@@ -115,13 +115,13 @@ def test_a_sweeper_is_configured() -> None:
         pytest.param({"sweep_seconds": 0}, "sweep_seconds", id="no pause"),
     ],
 )
-def test_what_a_sweeper_cannot_keep_is_refused(wrong: dict[str, Any], why: str) -> None:
+def test_settings_that_a_sweeper_cannot_keep_are_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationInvalid, match=why) as caught:
         load(None, {**GIVEN, **wrong})
     assert caught.value.exit_code == 2
 
 
-def test_a_program_is_refused_as_a_file_is() -> None:
+def test_a_programs_settings_are_refused_like_a_files() -> None:
     given: dict[str, Any] = {
         "name": "orders", "dsn": "host=db", "outbox": TableName(table="outbox"), "kafka": KAFKA,
         "dispatch": Dispatch.IMMEDIATE, "settling": Settling.STAMP,
@@ -139,12 +139,12 @@ def test_a_program_is_refused_as_a_file_is() -> None:
         ({"min_age_seconds": 9, "sweep_seconds": 9}, set()),
     ],
 )
-def test_keys_without_effect_are_told(given: dict[str, Any], idle: set[str]) -> None:
+def test_keys_without_effect_are_reported(given: dict[str, Any], idle: set[str]) -> None:
     told: list[str] = []
     load(None, {**GIVEN, **given}, warn=told.append)
     assert {line.split()[0] for line in told} == idle
 
 
-def test_a_sweeper_looks_as_often_as_told() -> None:
+def test_a_sweeper_polls_at_its_configured_interval() -> None:
     assert every(2.0)(0.5, 10_000.0, 0.001) == 2.0
-    assert pause(0.001, 10_000.0, 0.001) > 0.001, "an ordinary relay looks less often, the longer nothing came"
+    assert pause(0.001, 10_000.0, 0.001) > 0.001, "an idle ordinary relay polls less often"

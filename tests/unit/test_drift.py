@@ -1,4 +1,4 @@
-"""Clocks that a soak puts wrong are wrong by as much as it says, for as long as it says."""
+"""Clock faults of a soak: the offset and the duration are those of the fault."""
 
 import itertools
 import time
@@ -21,7 +21,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("offset", [offset for offset in drift.OFFSETS if offset != drift.JUMPING])
-def test_who_follows_is_off_by_what_the_file_says_and_right_without_it(
+def test_a_process_that_follows_the_file_has_its_offset(
     file: Path, offset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for owner, name in ((time, "time"), (time, "time_ns"), (ServerClock, "now_us")):
@@ -38,13 +38,13 @@ def test_who_follows_is_off_by_what_the_file_says_and_right_without_it(
     assert server.now_ms() == 0
 
 
-def test_a_clock_that_jumps_never_says_the_same_twice_in_a_row(file: Path) -> None:
+def test_a_jumping_clock_never_repeats_its_offset(file: Path) -> None:
     drift.put_off(file, drift.JUMPING)
     told = [drift.offset_seconds() for _ in range(20)]
     assert all(one != other for one, other in itertools.pairwise(told))
 
 
-def test_of_two_faults_the_newer_one_says_until_when_the_clock_is_off(file: Path) -> None:
+def test_the_newer_fault_decides_when_the_clock_is_right(file: Path) -> None:
     agenda = Agenda(lambda _line: None)
     clock = Clock(file, agenda=agenda)
     clock.clock("3600", 1.0)

@@ -1,4 +1,4 @@
-"""Go's durations, as goharvest's file has them."""
+"""Durations in Go's format, as in goharvest's files."""
 
 import pytest
 from hypothesis import given
@@ -26,19 +26,19 @@ from thresher.config.duration import seconds_of
         (1_500_000_000, 1.5),
     ],
 )
-def test_what_go_reads_is_read(text: str | int, seconds: float) -> None:
+def test_durations_that_go_accepts_are_accepted(text: str | int, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "5", "5 s", "s", "5x", "5s ", "1s-1ms", "\u0665s", ".s", "-5s", -1, 1.5, True, None, []]
 )
-def test_what_go_does_not_read_is_refused(text: object) -> None:
+def test_durations_that_go_refuses_are_refused(text: object) -> None:
     with pytest.raises(ValueError, match="is needed"):
         seconds_of(text)
 
 
-def test_what_a_duration_cannot_hold_is_refused() -> None:
+def test_durations_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="292 years"):
         seconds_of("2562048h")
 

@@ -1,4 +1,4 @@
-"""Whether a competitor is in its consumer group: by the client's own word."""
+"""Whether a competitor is in its consumer group, by the client's statistics."""
 
 import json
 import time
@@ -20,7 +20,7 @@ def said(state: str, join_state: str) -> str:
     return json.dumps({"cgrp": {"state": state, "join_state": join_state}})
 
 
-def test_one_that_has_not_joined_says_so_until_it_has() -> None:
+def test_a_member_reports_that_it_has_not_joined_yet() -> None:
     now = [0.0]
     membership = Membership("g", lambda: now[0])
     assert [membership.trouble] == [JOINING]
@@ -45,26 +45,26 @@ def test_a_rebalance_is_no_trouble_and_a_lost_coordinator_is() -> None:
     assert membership.trouble is None
 
 
-def test_statistics_of_a_client_without_a_group_are_taken() -> None:
+def test_statistics_of_a_client_without_a_group_are_accepted() -> None:
     membership = Membership("g", lambda: 0.0)
     membership.told("{}")
     assert membership.trouble is not None
 
 
-def test_a_client_that_finds_no_broker_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if the broker had gone just then.
+def test_a_client_without_a_broker_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if the broker had stopped after the check.
     monkeypatch.setattr(Neli, "_require_topic", lambda _: True)
     neli = Neli(topic="t", group="g", kafka={"bootstrap.servers": "127.0.0.1:1"})
     neli.start()
     eventually(lambda: neli.trouble == JOINING, SOON_SECONDS)
-    # It goes on to say so, though the client says nothing.
+    # The report stays while the client is silent.
     time.sleep(1.0)
     assert neli.trouble == JOINING
     neli.stop()
 
 
 class Met:
-    """What a client has met, instead of a record."""
+    """An error in the place of a record."""
 
     def __init__(self, code: int) -> None:
         self._error = KafkaError(code)
@@ -74,7 +74,7 @@ class Met:
 
 
 class Consumer:
-    """A client that is told what happens to it."""
+    """A consumer whose events the test controls."""
 
     def __init__(self, properties: dict[str, Any]) -> None:
         self.properties = properties
@@ -102,7 +102,7 @@ class Consumer:
     def incremental_unassign(self, _: list[TopicPartition]) -> None: ...
 
 
-def test_a_refusal_is_over_with_the_leadership_that_met_it() -> None:
+def test_a_refusal_ends_with_its_leadership() -> None:
     made: list[Consumer] = []
 
     def make(properties: dict[str, Any]) -> Any:
@@ -112,7 +112,7 @@ def test_a_refusal_is_over_with_the_leadership_that_met_it() -> None:
     candidacy, first = Candidacy(), TopicPartition("t", 0)
     settings = ElectionSettings(consumer_factory=make)
     member = _Member(candidacy, "t", "g", {"bootstrap.servers": "127.0.0.1:1"}, settings)
-    # The coordinator alone confirms.
+    # Only the coordinator confirms heartbeats.
     member.writable = False
     (consumer,) = made
     consumer.assign(first)
@@ -123,7 +123,7 @@ def test_a_refusal_is_over_with_the_leadership_that_met_it() -> None:
     consumer.revoke(first)
     assert candidacy.leader_id is None
     assert member.step(0.0) is None
-    # It is given the partition again, and the first confirmation takes a moment.
+    # The member gets the partition again; the first confirmation is delayed.
     consumer.confirming = False
     consumer.assign(first)
     assert member.step(0.0) is None

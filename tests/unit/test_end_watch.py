@@ -1,4 +1,4 @@
-"""Watermarks come with the moment at which they were asked for, and no look waits for an answer."""
+"""Each watermark carries the time of its request, and no look waits for an answer."""
 
 import itertools
 from concurrent.futures import Future
@@ -13,7 +13,7 @@ from thresher.kafka.end_watch import EndWatch, EndWatcher, HighWatermark
 
 
 class Cluster:
-    """Answers when it is told to."""
+    """A cluster that answers when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[dict[int, Future[Any]]] = []
@@ -46,7 +46,7 @@ class Watched:
         return self.watch.look([0, 1])
 
 
-def test_an_answer_has_the_moment_of_its_question() -> None:
+def test_an_answer_carries_the_time_of_its_question() -> None:
     watched = Watched()
     assert watched.look() == []
     watched.now += 0.3
@@ -54,14 +54,14 @@ def test_an_answer_has_the_moment_of_its_question() -> None:
     watched.cluster.answer(1, 9)
     assert watched.look() == [HighWatermark(0, 100.0, 7), HighWatermark(1, 100.0, 9)]
     assert watched.look() == []
-    assert len(watched.cluster.asked) == 1, "not before it is time"
+    assert len(watched.cluster.asked) == 1, "not before the interval is over"
     watched.now += 0.3
     watched.look()
     watched.cluster.answer(0, 8)
     assert watched.look() == [HighWatermark(0, 100.6, 8)]
 
 
-def test_a_partition_that_does_not_answer_keeps_the_others_waiting_for_a_second_at_most() -> None:
+def test_a_silent_partition_delays_others_by_one_second() -> None:
     watched = Watched()
     watched.look()
     watched.cluster.answer(0, 7)
@@ -73,7 +73,7 @@ def test_a_partition_that_does_not_answer_keeps_the_others_waiting_for_a_second_
     assert watched.look() == [HighWatermark(0, 101.1, 8)]
 
 
-def test_a_leader_that_moves_is_asked_again() -> None:
+def test_a_partition_whose_leader_moves_is_asked_again() -> None:
     watched = Watched()
     watched.look()
     watched.cluster.answer(0, None)
@@ -85,7 +85,7 @@ def test_a_leader_that_moves_is_asked_again() -> None:
 
 
 class Looked:
-    """A watch that has an answer at each look."""
+    """A watch with an answer at each look."""
 
     def __init__(self) -> None:
         self.count = itertools.count()
@@ -97,7 +97,7 @@ class Looked:
         return [HighWatermark(each, float(next(self.count)), 5) for each in partitions]
 
 
-def test_somebody_who_is_busy_for_long_finds_every_answer_in_order() -> None:
+def test_a_slow_reader_gets_every_answer_in_order() -> None:
     looked = Looked()
     with EndWatcher(cast("EndWatch", looked)) as watcher:
         assert watcher.answers([3]) == []

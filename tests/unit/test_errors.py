@@ -22,7 +22,7 @@ def test_errors_survive_pickling_with_their_text(error: ThresherError) -> None:
     assert str(twin) == str(error)
 
 
-def test_a_refused_input_is_exit_code_2_and_a_failure_is_1() -> None:
+def test_refused_input_exits_with_2_and_failure_with_1() -> None:
     assert InvalidInput.exit_code == 2
     assert ThresherError.exit_code == 1
 

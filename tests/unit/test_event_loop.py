@@ -1,4 +1,4 @@
-"""What the driver's loop owes to a driver that was paused."""
+"""The driver's event loop after a pause of its process."""
 
 import selectors
 import socket
@@ -8,13 +8,13 @@ from thresher.spark.driver.event_loop import EventLoop
 
 
 class Interrupted(selectors.DefaultSelector):
-    """Waits as a process does that is stopped and continued: for nothing, whatever has arrived meanwhile."""
+    """A selector as after SIGSTOP and SIGCONT: a wait returns no events, although messages have arrived."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return super().select(timeout) if timeout == 0.0 else []
 
 
-def test_what_arrived_during_a_pause_is_heard_before_time_is_acted_on(monkeypatch: Any) -> None:
+def test_messages_from_a_pause_are_read_before_timeouts(monkeypatch: Any) -> None:
     monkeypatch.setattr(selectors, "DefaultSelector", Interrupted)
     heard: list[bytes] = []
     looks: list[int] = []

@@ -1,4 +1,4 @@
-"""What the protocol decides, step by step: each test answers its effects by hand."""
+"""The decisions of the exactly-once protocol, step by step: each test answers its effects."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -53,7 +53,7 @@ from thresher.relay.protocol.progress import Origin, OutboxProgress, Progress
 ME = ShardIdentity(outbox_id="ours", term="now", shard=2)
 MISSING = Unavailable(refusal=Refusal.TOPIC, why="t is not there")
 REFUSED = Fault(kind=Kind.REJECTED, why="no")
-# What is done before progress is read.
+# The effects before progress is read.
 CLAIMED = [ReadControl, Init, ReadControl, WriteClaim, ReadHolder]
 
 
@@ -71,7 +71,7 @@ def row(id_: int, *, topic: str = "t", key: bytes | None = b"k", partition: int 
 
 
 class Run:
-    """The protocol, answered from a table; what is not in it is answered as on a good day."""
+    """Runs the protocol. `answers` holds the answer to each kind of effect; by default all effects succeed."""
 
     def __init__(self, progress_bytes: int = 900_000, **rules: Any) -> None:
         book = OutboxProgress(outbox_id="ours", term="now", shard=2, most_bytes=progress_bytes)
@@ -94,26 +94,26 @@ class Run:
 
     @property
     def lane(self) -> int:
-        """The lane that was initialised last."""
+        """Return the lane that was initialised last."""
         return next(effect.lane for effect in reversed(self.seen) if isinstance(effect, Init))
 
-    def surveyed(self, standings: dict[str, Any]) -> Surveyed:
-        return Surveyed(now=self.now, topics=standings)
+    def surveyed(self, statuses: dict[str, Any]) -> Surveyed:
+        return Surveyed(now=self.now, topics=statuses)
 
     def on(self, kind: type[Effect], answer: Callable[[Any], Any]) -> "Run":
         self.answers[kind] = answer
         return self
 
     def flushes(self, *faults: Sequence[Fault]) -> "Run":
-        """Answer the first flushes so, and the others well."""
+        """Answer the first flushes with these faults, and the later ones without."""
         left = [list(each) for each in faults]
         return self.on(Flush, lambda _: left.pop(0) if left else [])
 
-    def standing(self, standing: Any) -> "Run":
-        return self.on(Survey, lambda effect: self.surveyed(dict.fromkeys(effect.topics, standing)))
+    def with_status(self, status: Any) -> "Run":
+        return self.on(Survey, lambda effect: self.surveyed(dict.fromkeys(effect.topics, status)))
 
     def refuses(self, *poison: int) -> "Run":
-        """Refuse whatever is flushed with one of these rows, without naming it."""
+        """Refuse every flush with one of these rows, without naming the row."""
 
         return self.on(Flush, lambda _: [REFUSED] if self.flushed() & set(poison) else [])
 
@@ -123,7 +123,7 @@ class Run:
         return {each.id for each in rows if isinstance(each.plan, Record)}
 
     def until(self, *kinds: type[Effect]) -> list[Effect]:
-        """Go on until one of these is due; return what was done on the way."""
+        """Run until an effect of these kinds is due. Return the effects before it."""
         begun = len(self.seen)
         while not isinstance(self.due, kinds):
             self.step()
@@ -138,7 +138,7 @@ class Run:
         self.due = self.steps.send(None if answer is None else answer(effect))
 
     def carry(self, *rows: Row) -> list[Effect]:
-        """Recover if need be, give one lot, and return what was done with it."""
+        """Recover if necessary, give one batch, and return its effects."""
         self.until(Take)
         begun = len(self.seen)
         self.seen.append(self.due)
@@ -147,7 +147,7 @@ class Run:
         return self.seen[begun + 1 :]
 
     def work_off(self, *rows: Row) -> list[Effect]:
-        """Give the rows that have no fate yet, as the table would, until nothing comes of it any more."""
+        """Give the rows without a fate again and again, as reads of the table do, until no more rows get one."""
         begun = len(self.seen)
         for _ in range(50):
             blocked = {each.stream for each in rows if each.id in blocking(self.seen)}
@@ -166,7 +166,7 @@ def notes(effects: Iterable[Effect]) -> list[Progress]:
 
 
 def fates(effects: Iterable[Effect]) -> dict[int, Any]:
-    """The rows that were noted, and as what, in order."""
+    """Return the fates by row, in the order of the progress records."""
     return {
         id_: fate.kind if isinstance(fate, Dead) else type(fate)
         for note in notes(effects)
@@ -175,7 +175,7 @@ def fates(effects: Iterable[Effect]) -> dict[int, Any]:
 
 
 def blocking(effects: Iterable[Effect]) -> set[int]:
-    """The rows that were noted as dead and in the way of others."""
+    """Return the rows that died and block their key."""
     return {
         id_
         for note in notes(effects)
@@ -187,7 +187,7 @@ def blocking(effects: Iterable[Effect]) -> set[int]:
 # Recovery
 
 
-def test_recovery_fences_then_looks_then_settles_and_only_then_takes() -> None:
+def test_recovery_fences_then_reads_then_settles_then_takes() -> None:
     run = Run()
     done = run.until(Take)
     assert kinds(done) == [*CLAIMED, ReadProgress, Settle, AwaitSettled, Recovered]
@@ -195,7 +195,7 @@ def test_recovery_fences_then_looks_then_settles_and_only_then_takes() -> None:
     assert ReadProgress(whole=False) in done
 
 
-def test_another_incarnation_has_the_whole_horizon_settled_oldest_first() -> None:
+def test_a_new_incarnation_settles_the_whole_horizon_oldest_first() -> None:
     run = Run().on(ReadControl, lambda _: control(incarnation="2"))
     run.on(ReadProgress, lambda effect: [record(5), record(6), record(7)] if effect.whole else [record(7)])
     done = run.until(Take)
@@ -203,7 +203,7 @@ def test_another_incarnation_has_the_whole_horizon_settled_oldest_first() -> Non
     assert kinds(done)[-2:] == [AwaitSettled, Recovered]
 
 
-def test_an_empty_partition_gets_our_name_before_anything_is_taken() -> None:
+def test_an_empty_partition_gets_our_progress_before_rows_are_taken() -> None:
     run = Run().on(ReadProgress, lambda _: [])
     done = run.until(Take)
     assert kinds(done)[-4:] == [Begin, WriteProgress, Commit, Recovered]
@@ -214,7 +214,7 @@ def test_an_empty_partition_gets_our_name_before_anything_is_taken() -> None:
 
 
 @pytest.mark.parametrize("found", [control(term="later"), control(outbox_id="theirs"), None])
-def test_whoever_is_superseded_before_init_fences_nobody(found: Control | None) -> None:
+def test_an_attempt_superseded_before_init_fences_nobody(found: Control | None) -> None:
     run = Run().on(ReadControl, lambda _: found)
     with pytest.raises(Superseded):
         run.until(Take)
@@ -222,7 +222,7 @@ def test_whoever_is_superseded_before_init_fences_nobody(found: Control | None) 
 
 
 @pytest.mark.parametrize("found", [control(term="later"), control(outbox_id="theirs"), None])
-def test_whoever_is_superseded_after_init_leaves_and_never_inits_again(found: Control | None) -> None:
+def test_an_attempt_superseded_after_init_never_inits_again(found: Control | None) -> None:
     looks = iter([control(), found])
     run = Run().on(ReadControl, lambda _: next(looks))
     with pytest.raises(Superseded):
@@ -250,7 +250,7 @@ def test_another_outboxs_progress_within_the_horizon_is_refused_too() -> None:
 # A transaction
 
 
-def test_a_transaction_is_flushed_then_noted_then_committed_once_the_one_before_is_settled() -> None:
+def test_a_transaction_commits_after_its_predecessor_is_settled() -> None:
     done = Run().carry(row(1), row(2))
     assert kinds(done) == [Survey, Begin, Produce, Flush, WriteProgress, AwaitSettled, Commit, Settle]
     (note,) = notes(done)
@@ -263,30 +263,30 @@ def test_numbers_go_up_by_one_from_the_last_record() -> None:
     assert [notes(run.carry(row(id_)))[0].number for id_ in (1, 2, 3)] == [8, 9, 10]
 
 
-def test_nothing_is_produced_before_its_topic_was_looked_at() -> None:
+def test_no_record_is_produced_before_its_topics_check() -> None:
     done = Run().carry(row(1, topic="a"), row(2, topic="b"))
     assert done[0] == Survey(frozenset({"a", "b"}))
     assert kinds(done).index(Produce) > 0
 
 
-def test_rows_that_are_filtered_or_dead_are_noted_without_a_look_at_any_topic() -> None:
+def test_filtered_and_dead_rows_need_no_topic_check() -> None:
     done = Run().carry(row(1, plan=FILTERED), row(2, plan=dead(Kind.MALFORMED, "bad")))
     assert Survey not in kinds(done)
     assert fates(done) == {1: Filtered, 2: Kind.MALFORMED}
 
 
-def test_an_empty_lot_opens_nothing() -> None:
+def test_an_empty_batch_opens_no_transaction() -> None:
     assert Run().carry() == []
 
 
-def test_progress_that_would_not_fit_is_split_into_records_that_do() -> None:
+def test_progress_too_large_for_a_record_is_split() -> None:
     done = Run(progress_bytes=4_096 + 40).carry(*(row(id_) for id_ in range(1, 6)))
     assert [list(note.ids) for note in notes(done)] == [[1, 2], [3, 4], [5]]
     assert [note.number for note in notes(done)] == [8, 9, 10]
     assert DiscardReadAhead not in kinds(done)
 
 
-def test_stopping_waits_for_what_was_begun() -> None:
+def test_stopping_waits_for_begun_transactions() -> None:
     run = Run()
     run.carry(row(1))
     run.seen.append(run.due)
@@ -298,7 +298,7 @@ def test_stopping_waits_for_what_was_begun() -> None:
         run.step()
 
 
-def test_a_transaction_behind_a_settling_that_hangs_is_abandoned_and_its_rows_are_read_anew() -> None:
+def test_a_transaction_behind_a_hanging_settling_is_abandoned() -> None:
     run = Run().on(AwaitSettled, lambda effect: effect.within_seconds is None)
     done = run.carry(row(1))
     given_up = [Survey, Begin, Produce, Flush, WriteProgress, AwaitSettled, Abandon, AwaitSettled]
@@ -306,15 +306,15 @@ def test_a_transaction_behind_a_settling_that_hangs_is_abandoned_and_its_rows_ar
     assert kinds(done) == [*given_up, *recovery, DiscardReadAhead], "nothing is committed"
     bounded = [isinstance(each, AwaitSettled) and each.within_seconds is not None for each in done]
     assert bounded.index(True) == given_up.index(AwaitSettled)
-    assert sum(bounded) == 1, "no transaction is open any more: it waits for as long as it takes"
+    assert sum(bounded) == 1, "without an open transaction the wait has no limit"
     run.on(AwaitSettled, lambda _: True)
-    assert notes(run.carry(row(1)))[0].number == 8, "the number of the abandoned one is used again"
+    assert notes(run.carry(row(1)))[0].number == 8, "the abandoned transaction's number is used again"
 
 
 # Rejection
 
 
-def test_after_a_rejection_everything_is_as_at_the_start_and_read_anew() -> None:
+def test_a_rejection_starts_over_and_reads_again() -> None:
     done = Run().flushes([REFUSED]).carry(row(1), row(2))
     recovery = [*CLAIMED, ReadProgress, Settle, AwaitSettled]
     begun = [Survey, Begin, Produce, Flush, ReportRejected]
@@ -322,7 +322,7 @@ def test_after_a_rejection_everything_is_as_at_the_start_and_read_anew() -> None
     assert done[4] == ReportRejected(frozenset({"t"}), 2, "no")
 
 
-def test_whoever_is_superseded_when_it_starts_over_leaves() -> None:
+def test_an_attempt_superseded_while_starting_over_leaves() -> None:
     run = Run().flushes([REFUSED])
     run.until(Take)
     run.on(ReadControl, lambda _: control(term="later"))
@@ -331,7 +331,7 @@ def test_whoever_is_superseded_when_it_starts_over_leaves() -> None:
     assert kinds(run.seen)[-3:] == [Flush, ReportRejected, ReadControl]
 
 
-def test_a_rejection_that_names_nobody_is_halved_until_one_is_alone() -> None:
+def test_a_rejection_without_a_name_is_found_by_halving() -> None:
     done = Run().refuses(3).work_off(*(row(id_, key=None) for id_ in range(1, 6)))
     assert fates(done) == {1: Sent, 2: Sent, 3: Kind.REJECTED, 4: Sent, 5: Sent}
     assert list(fates(done)) == [1, 2, 3, 4, 5], "the order stays"
@@ -342,15 +342,15 @@ def test_several_poison_rows_are_each_found() -> None:
     assert fates(done) == {id_: Kind.REJECTED if id_ in {1, 4, 5} else Sent for id_ in range(1, 7)}
 
 
-def test_a_poison_row_is_found_while_rows_keep_arriving_before_and_behind_it() -> None:
+def test_a_poison_row_is_found_among_arriving_rows() -> None:
     run = Run().refuses(1)
     for arrival in range(100, 160, 2):
         run.carry(row(arrival, key=None), row(1, key=None), row(arrival + 1, key=None))
     assert fates(run.seen)[1] is Kind.REJECTED
 
 
-def test_poison_rows_of_batches_that_are_read_in_turns_are_each_found() -> None:
-    # Reads do not always begin with the same rows: each batch's rejection must not make the other's forgotten.
+def test_poison_rows_of_alternating_batches_are_each_found() -> None:
+    # Reads may begin with different rows: the rejection of one batch must not erase that of another.
     run = Run().refuses(2, 12)
     batches = [[row(id_, key=None) for id_ in range(first, first + 6)] for first in (1, 11)]
     for _ in range(10):
@@ -362,13 +362,13 @@ def test_poison_rows_of_batches_that_are_read_in_turns_are_each_found() -> None:
     assert fates(run.seen) == {**dict.fromkeys([*range(1, 7), *range(11, 17)], Sent), **dead}
 
 
-def test_a_row_alone_among_filtered_ones_is_known_to_be_the_poison() -> None:
+def test_a_row_alone_among_filtered_ones_is_the_poison() -> None:
     done = Run().flushes([REFUSED]).work_off(row(1, plan=FILTERED), row(2), row(3, plan=FILTERED))
     assert fates(done) == {1: Filtered, 2: Kind.REJECTED, 3: Filtered}
     assert kinds(done).count(Begin) == 2
 
 
-def test_a_row_that_is_named_goes_dead_at_the_next_try_and_the_others_go_on() -> None:
+def test_a_named_row_is_dead_at_the_next_try() -> None:
     named = Fault(kind=Kind.TOO_LARGE, why="too large", place=1)
     done = Run().flushes([named]).work_off(row(1), row(2), row(3))
     assert fates(done) == {1: Sent, 2: Kind.TOO_LARGE, 3: Sent}
@@ -377,7 +377,7 @@ def test_a_row_that_is_named_goes_dead_at_the_next_try_and_the_others_go_on() ->
     assert note.fates[1] == Dead(Kind.TOO_LARGE, "too large", attempts=1, blocking=False)
 
 
-def test_a_sentence_is_not_for_another_row_that_comes_back_under_the_same_id() -> None:
+def test_a_fault_does_not_apply_to_a_reused_id() -> None:
     run = Run().flushes([Fault(kind=Kind.TOO_LARGE, why="too large", place=0)])
     run.carry(row(1))
     assert fates(run.carry(row(1)._replace(create_time=11))) == {1: Sent}
@@ -391,16 +391,16 @@ def test_a_row_waits_for_its_partition_with_its_key_alone() -> None:
     (hold,) = [effect for effect in done if isinstance(effect, Hold)]
     assert (set(hold.topics), set(hold.missing)) == (set(), {"t"})
     assert (set(hold.streams), dict(hold.rows)) == ({("t", b"k")}, {5: 50})
-    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "what went back is not overtaken"
+    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "rows that went back are not overtaken"
     run.now = 59.0
     assert fates(run.carry(*rows[1:3])) == {}
-    run.standing(Available(partitions=4))
+    run.with_status(Available(partitions=4))
     done = run.work_off(*rows[1:3], rows[4])
     assert fates(done) == {2: Sent, 3: Sent, 5: Sent}
     assert Lift("t") in done
 
 
-def test_a_row_whose_partition_does_not_come_is_set_aside_after_the_grace() -> None:
+def test_a_row_without_its_partition_is_dead_after_grace() -> None:
     run = Run(grace_seconds=60)
     for run.now in (0.0, 30.0, 59.0):
         assert fates(run.carry(row(2, partition=3), row(3))) == {}
@@ -411,7 +411,7 @@ def test_a_row_whose_partition_does_not_come_is_set_aside_after_the_grace() -> N
     assert Lift("t") in done
 
 
-def test_a_thousand_waiting_rows_have_their_topic_held() -> None:
+def test_a_thousand_waiting_rows_hold_their_topic() -> None:
     run = Run(grace_seconds=60)
     done = run.carry(*(row(id_, key=None, partition=3) for id_ in range(1, 1_002)), row(2_000), row(2_001, topic="u"))
     assert fates(done) == {2_001: Sent}
@@ -420,55 +420,55 @@ def test_a_thousand_waiting_rows_have_their_topic_held() -> None:
 
 
 def merged(id_: int, partition: int = -1) -> Row:
-    """A row of a topic and key of its own, which is sent with those of others."""
+    """Return a row with its own stored topic and key, and the sent topic and key of all merged rows."""
     return row(id_, topic=f"stored {id_}", plan=Record("t", b"v", b"k", partition, 0, None))
 
 
-def test_rows_with_the_sent_key_of_one_that_waits_join_it() -> None:
+def test_rows_with_a_waiting_rows_sent_key_wait_too() -> None:
     run = Run(grace_seconds=60, merging=True)
     done = run.carry(merged(1, partition=3), merged(2), row(3, topic="u"))
     assert fates(done) == {3: Sent}
     (hold,) = [effect for effect in done if isinstance(effect, Hold)]
     assert (set(hold.topics), set(hold.streams)) == (set(), set())
     assert (dict(hold.rows), dict(hold.behind)) == ({1: 10}, {2: 20})
-    # Another one comes while the two are left out, and joins them.
+    # Another row comes while the two are left out of reads, and joins them.
     assert fates(run.carry(merged(4))) == {}
     run.now = 3.0
-    run.standing(Available(partitions=4))
-    # Their time is over, and one alone is read: all are read again, by id.
+    run.with_status(Available(partitions=4))
+    # Their wait is over, and only one of them is read: all are read again, by id.
     done = run.carry(merged(4))
     assert (fates(done), Release() in done, kinds(done)[-1]) == ({}, True, DiscardReadAhead)
     assert fates(run.work_off(merged(1, partition=3), merged(2), merged(4))) == {1: Sent, 2: Sent, 4: Sent}
 
 
-def test_rows_behind_one_that_is_set_aside_are_read_again_at_once() -> None:
+def test_rows_behind_a_dead_row_are_read_at_once() -> None:
     run = Run(grace_seconds=60, merging=True)
     for run.now in (0.0, 30.0, 59.0):
         assert fates(run.carry(merged(1, partition=3), merged(2))) == {}
     run.now = 60.0
-    # Only the first is read: the other one is left out for longer.
+    # Only the first row is read: the other one is left out for longer.
     done = run.carry(merged(1, partition=3))
     assert (fates(done), Release() in done) == ({}, True)
     assert fates(run.carry(merged(1, partition=3), merged(2))) == {1: Kind.NO_PARTITION, 2: Sent}
 
 
-def test_rows_of_a_topic_that_is_back_are_read_again_whatever_the_first_of_them_waits_for() -> None:
-    run = Run(grace_seconds=600, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+def test_rows_of_a_restored_topic_are_read_again() -> None:
+    run = Run(grace_seconds=600, merging=True).with_status(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     assert fates(run.carry(merged(1, partition=9), row(2, topic="t", key=b"other"))) == {}
     run.now = 5.0
-    run.standing(Available(partitions=3))
+    run.with_status(Available(partitions=3))
     assert Release() in run.carry(merged(1, partition=9))
     assert fates(run.carry(merged(1, partition=9), row(2, topic="t", key=b"other"))) == {2: Sent}
 
 
-def test_rows_behind_one_that_is_left_out_by_now_are_read_again() -> None:
-    run = Run(grace_seconds=600, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+def test_rows_behind_a_filtered_row_are_read_again() -> None:
+    run = Run(grace_seconds=600, merging=True).with_status(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     assert fates(run.carry(merged(1), merged(2))) == {}
     assert Release() in run.carry(merged(1)._replace(plan=FILTERED))
 
 
-def test_where_no_more_rows_can_be_left_out_the_shard_rests() -> None:
-    run = Run(grace_seconds=60, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+def test_a_shard_pauses_when_too_many_rows_wait() -> None:
+    run = Run(grace_seconds=60, merging=True).with_status(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
     (hold,) = [effect for effect in run.carry(*map(merged, range(1, MOST_ROWS))) if isinstance(effect, Hold)]
     assert (len(hold.rows), len(hold.behind), hold.resting) == (1, MOST_ROWS - 2, False)
     more = range(10 * MOST_ROWS, 10 * MOST_ROWS + 3)
@@ -477,24 +477,24 @@ def test_where_no_more_rows_can_be_left_out_the_shard_rests() -> None:
     assert hold.why.startswith("it is not there; too many rows wait")
 
 
-def test_rows_whose_partition_has_come_go_together() -> None:
+def test_rows_whose_partition_appeared_are_sent_together() -> None:
     run = Run(grace_seconds=60)
     rows = [row(id_, key=None, partition=3) for id_ in range(1, 6)]
     assert fates(run.carry(*rows)) == {}
-    run.standing(Available(partitions=4))
+    run.with_status(Available(partitions=4))
     done = run.carry(*rows)
     assert fates(done) == dict.fromkeys(range(1, 6), Sent)
     assert kinds(done).count(Begin) == 1
     assert Lift("t") in done
 
 
-def test_a_topic_that_does_not_answer_is_tried_again_only_when_the_lane_that_it_blocked_has_ended() -> None:
+def test_a_silent_topic_is_retried_after_its_lane_ended() -> None:
     silent = Fault(kind=None, why="no answer from u/0", topic="u")
     run = Run().flushes([silent])
     run.on(Init, lambda effect: Blocked("u does not answer") if effect.lane == 0 else None)
     run.on(TryLane, lambda _: False)
     assert fates(run.carry(row(1, topic="u"), row(2))) == {}
-    # It goes on with another lane, and the topic is left alone.
+    # The shard goes on with another lane, and does not try the topic.
     assert fates(run.work_off(row(1, topic="u"), row(2))) == {2: Sent}
     assert run.lane == 1
     tries = 0
@@ -502,7 +502,7 @@ def test_a_topic_that_does_not_answer_is_tried_again_only_when_the_lane_that_it_
         done = run.carry(row(1, topic="u"), row(3))
         assert fates(done) == {3: Sent}
         tries += done.count(TryLane(0))
-        # No transaction waits for it, and nobody is fenced who has taken over since.
+        # No transaction waits for the topic, and no successor is fenced.
         assert kinds(done).count(CloseAhead) == done.count(TryLane(0))
     assert 3 <= tries <= 15
     run.on(TryLane, lambda _: True)
@@ -515,15 +515,15 @@ TOO_EARLY = Fault(kind=Kind.REJECTED, why="its time is ahead", passing=True)
 
 
 def timed(id_: int, key: bytes = b"k") -> Row:
-    """A row with a time of its own."""
+    """Return a row with an explicit timestamp."""
     return row(id_, key=key, plan=Record("t", b"v", key, -1, 5, None))
 
 
-def test_a_row_whose_own_time_is_refused_is_tried_again_until_the_grace_is_over() -> None:
+def test_a_row_with_a_refused_timestamp_is_retried_during_grace() -> None:
     run = Run(grace_seconds=60).on(Flush, lambda _: [TOO_EARLY] if 1 in run.flushed() else [])
     rows = [timed(1), row(2), row(3, key=b"other")]
     done = run.work_off(*rows)
-    assert fates(done) == {3: Sent}, "its key waits with it"
+    assert fates(done) == {3: Sent}, "the rows of its key wait with it"
     tries = kinds(run.seen).count(Init)
     run.now = 5.0
     assert fates(run.carry(*rows[:2])) == {}
@@ -535,7 +535,7 @@ def test_a_row_whose_own_time_is_refused_is_tried_again_until_the_grace_is_over(
     assert Lift("t") in run.seen
 
 
-def test_a_row_whose_own_time_is_taken_later_is_sent_before_its_followers() -> None:
+def test_a_timestamp_accepted_later_keeps_its_rows_order() -> None:
     run = Run(grace_seconds=60).on(Flush, lambda _: [TOO_EARLY] if run.now < 10 and 1 in run.flushed() else [])
     run.work_off(timed(1), row(2))
     run.now = 20.0
@@ -543,13 +543,13 @@ def test_a_row_whose_own_time_is_taken_later_is_sent_before_its_followers() -> N
 
 
 @pytest.mark.parametrize("merging", [False, True])
-def test_many_rows_whose_own_time_is_refused_keep_nobody_else_waiting(merging: bool) -> None:
+def test_many_rows_with_refused_timestamps_delay_no_others(merging: bool) -> None:
     late = set(range(1, 13))
     rows = [timed(id_, key=b"%d" % id_) for id_ in sorted(late)]
     run = Run(grace_seconds=60, merging=merging)
 
     def answer(_: Flush) -> list[Fault]:
-        """Name the rows, and what is wrong only where there is one, as a client does."""
+        """Name the rows, and the error only for a single row, as a client does."""
         produced = next(effect for effect in reversed(run.seen) if isinstance(effect, Produce)).rows
         sent = [place for place, _ in produced.records()]
         places = [place for place in sent if produced[place].id in late]
@@ -570,10 +570,10 @@ def test_many_rows_whose_own_time_is_refused_keep_nobody_else_waiting(merging: b
     run.now = 61.0
     before = kinds(run.seen).count(ReportRejected)
     assert fates(run.work_off(*rows)) == dict.fromkeys(late, Kind.REJECTED)
-    assert kinds(run.seen).count(ReportRejected) == before, "no last try of each"
+    assert kinds(run.seen).count(ReportRejected) == before, "the rows are not each tried once more"
 
 
-def test_silence_of_a_topic_holds_it_and_condemns_nothing() -> None:
+def test_a_silent_topic_is_held_and_no_row_dies() -> None:
     silent = Fault(kind=None, why="partition 0 of t does not answer", topic="t")
     run = Run(grace_seconds=1).flushes([silent])
     run.carry(row(1), row(2, topic="u"))
@@ -590,7 +590,7 @@ def test_silence_of_a_topic_holds_it_and_condemns_nothing() -> None:
 # Topics
 
 
-def test_rows_of_a_missing_topic_are_held_back_and_the_others_sent() -> None:
+def test_rows_of_a_missing_topic_are_held_alone() -> None:
     run = Run()
     run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
     done = run.carry(row(1), row(2, topic="u"), row(3))
@@ -598,11 +598,11 @@ def test_rows_of_a_missing_topic_are_held_back_and_the_others_sent() -> None:
     assert [effect for effect in done if isinstance(effect, Hold)] == [
         Hold(frozenset({"t"}), MISSING.why, missing=frozenset({"t"}))
     ]
-    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "what went back is not overtaken"
+    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "rows that went back are not overtaken"
 
 
-def test_a_topic_that_stays_missing_is_condemned_after_the_grace_and_not_before() -> None:
-    run = Run(grace_seconds=60).standing(MISSING)
+def test_rows_of_a_missing_topic_die_only_after_grace() -> None:
+    run = Run(grace_seconds=60).with_status(MISSING)
     for run.now in (100.0, 159.9):
         assert fates(run.carry(row(1))) == {}
     run.now = 160.0
@@ -611,7 +611,7 @@ def test_a_topic_that_stays_missing_is_condemned_after_the_grace_and_not_before(
     assert "for 60 s" in notes(done)[0].fates[0].reason  # type: ignore[union-attr]
 
 
-def test_rows_of_a_topic_that_nobody_knows_about_wait_and_are_never_condemned_for_that() -> None:
+def test_rows_of_a_topic_without_a_leader_never_die() -> None:
     run = Run(grace_seconds=60)
     for run.now in (100.0, 150.0, 200.0):
         run.on(
@@ -622,23 +622,23 @@ def test_rows_of_a_topic_that_nobody_knows_about_wait_and_are_never_condemned_fo
         assert fates(done) == {2: Sent}
         assert Hold(frozenset({"t"}), "no leader", missing=frozenset({"t"})) in done
     run.now = 210.0
-    assert fates(run.standing(MISSING).carry(row(1))) == {}, "its grace begins now"
+    assert fates(run.with_status(MISSING).carry(row(1))) == {}, "its grace begins now"
 
 
-def test_a_topic_that_comes_back_is_lifted_and_its_next_absence_gets_the_whole_grace() -> None:
-    run = Run(grace_seconds=60).standing(MISSING)
+def test_a_topic_that_comes_back_gets_a_new_grace() -> None:
+    run = Run(grace_seconds=60).with_status(MISSING)
     run.carry(row(1))
     run.now = 59.0
-    run.standing(Available(partitions=1))
+    run.with_status(Available(partitions=1))
     done = run.carry(row(1))
     assert Lift("t") in done
     assert fates(done) == {1: Sent}
     run.now = 61.0
-    assert fates(run.standing(MISSING).carry(row(2))) == {}
+    assert fates(run.with_status(MISSING).carry(row(2))) == {}
 
 
 def denying(**rules: Any) -> Run:
-    """A topic that the cluster says is there, and that takes nothing from us."""
+    """Return a run in which the topic exists and refuses all records."""
     run = Run(**rules)
 
     def answer(_: Flush) -> list[Fault]:
@@ -649,7 +649,7 @@ def denying(**rules: Any) -> Run:
     return run.on(Flush, answer)
 
 
-def test_a_topic_that_refuses_records_is_held_and_the_others_are_sent() -> None:
+def test_a_topic_that_refuses_records_is_held_alone() -> None:
     run = denying()
     assert Hold not in kinds(run.carry(row(1), row(2, topic="u")))
     done = run.carry(row(1), row(2, topic="u"))
@@ -658,7 +658,7 @@ def test_a_topic_that_refuses_records_is_held_and_the_others_are_sent() -> None:
     assert kinds(done)[-1] is DiscardReadAhead
 
 
-def test_a_topic_that_is_there_and_keeps_refusing_records_is_condemned_after_the_grace() -> None:
+def test_rows_of_a_refusing_topic_die_after_grace() -> None:
     run = denying(grace_seconds=60)
     for run.now in (0.0, 0.5, 30.0, 30.5, 59.0):
         assert fates(run.carry(row(1))) == {}
@@ -666,7 +666,7 @@ def test_a_topic_that_is_there_and_keeps_refusing_records_is_condemned_after_the
     assert fates(run.work_off(row(1))) == {1: Kind.NOT_AUTHORISED}
 
 
-def test_a_topic_that_refuses_records_is_held_however_long_starting_over_takes() -> None:
+def test_a_refusing_topic_stays_held_during_slow_restarts() -> None:
     run = denying()
 
     def slowly(_: Init) -> None:
@@ -677,7 +677,7 @@ def test_a_topic_that_refuses_records_is_held_however_long_starting_over_takes()
     assert fates(done) == {2: Sent}
 
 
-def test_a_topic_that_refused_records_is_lifted_when_it_takes_some() -> None:
+def test_a_refusing_topic_is_lifted_by_a_delivery() -> None:
     run = Run().flushes([Fault(kind=Kind.NOT_AUTHORISED, why="not ours", topic="t")])
     run.carry(row(1))
     run.now = 5.0
@@ -686,7 +686,7 @@ def test_a_topic_that_refused_records_is_lifted_when_it_takes_some() -> None:
     assert Lift("t") in done
 
 
-def test_a_held_topic_holds_all_rows_that_were_stored_for_it_wherever_a_transform_sent_them() -> None:
+def test_a_held_topic_holds_transformed_rows_stored_for_it() -> None:
     elsewhere = Record("u", b"v", b"k", -1, 0, None)
     run = Run()
     run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
@@ -698,7 +698,7 @@ def test_a_held_topic_holds_all_rows_that_were_stored_for_it_wherever_a_transfor
 # Policies
 
 
-def test_block_key_leaves_followers_out_and_reads_anew() -> None:
+def test_block_key_leaves_followers_out_and_reads_again() -> None:
     named = Fault(kind=Kind.REJECTED, why="no", place=0)
     rows = [row(1), row(2), row(3, key=b"other"), row(4, topic="u")]
     done = Run(poison=Poison.BLOCK_KEY).flushes([named]).work_off(*rows)
@@ -708,7 +708,7 @@ def test_block_key_leaves_followers_out_and_reads_anew() -> None:
     assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead]
 
 
-def test_block_key_reaches_followers_in_later_records_of_the_lot() -> None:
+def test_block_key_reaches_followers_in_later_records_of_the_batch() -> None:
     rules: dict[str, Any] = {"poison": Poison.BLOCK_KEY, "progress_bytes": 4_096 + 200}
     rows = [row(1, plan=dead(Kind.MALFORMED, "bad")), *(row(id_, key=b"o") for id_ in range(2, 20)), row(20)]
     done = Run(**rules).carry(*rows)
@@ -717,7 +717,7 @@ def test_block_key_reaches_followers_in_later_records_of_the_lot() -> None:
     assert set(range(1, 20)) <= set(fates(done))
 
 
-def test_block_key_follows_a_row_that_was_found_by_halving() -> None:
+def test_block_key_applies_to_a_row_found_by_halving() -> None:
     done = Run(poison=Poison.BLOCK_KEY).refuses(2).work_off(*(row(id_) for id_ in range(1, 6)))
     assert fates(done) == {1: Sent, 2: Kind.REJECTED}
     assert kinds(done)[-1] is DiscardReadAhead
@@ -730,14 +730,14 @@ def test_block_key_blocks_nothing_for_a_row_without_a_key() -> None:
     assert DiscardReadAhead not in kinds(done)
 
 
-def test_dead_letter_lets_followers_go_on() -> None:
+def test_dead_letter_lets_followers_be_sent() -> None:
     done = Run().carry(row(1, plan=dead(Kind.MALFORMED, "bad")), row(2))
     assert fates(done) == {1: Kind.MALFORMED, 2: Sent}
     assert DiscardReadAhead not in kinds(done)
 
 
 @pytest.mark.parametrize("poison", [row(2, plan=dead(Kind.MALFORMED, "bad")), row(2, partition=9)])
-def test_halt_opens_nothing(poison: Row) -> None:
+def test_halt_opens_no_transaction(poison: Row) -> None:
     run = Run(poison=Poison.HALT, grace_seconds=0)
     with pytest.raises(Halted, match="row 2"):
         run.carry(row(1), poison)
@@ -759,7 +759,7 @@ def test_halt_ends_the_rejected_transaction() -> None:
     assert Init in done[done.index(Flush) :]
 
 
-def test_rows_that_wait_for_a_transform_go_back_and_are_not_overtaken() -> None:
+def test_rows_that_wait_for_a_transform_are_not_overtaken() -> None:
     run = Run()
     run.carry(row(1))
     run.until(Take)

@@ -1,4 +1,4 @@
-"""Whose fault it is when partitions do not answer."""
+"""Which topics and rows are at fault when partitions do not answer or refuse records."""
 
 from collections.abc import Collection
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def silence(*topics: str) -> RecordsUnanswered:
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_a_silent_partition_is_its_topics_fault_though_it_seems_healthy(lenient: bool) -> None:
+def test_a_silent_partition_is_its_topics_fault(lenient: bool) -> None:
     found = faults(lenient=lenient).of_silence(silence("narrow"))
     assert found == [Fault(kind=None, why="no answer from narrow/0 for 7 records in time", topic="narrow")]
 
@@ -39,16 +39,16 @@ def test_an_unhealthy_partition_is_named_with_its_reason() -> None:
     assert faults({"narrow"}).of_silence(silence("narrow")) == [Fault(kind=None, why=LACKING.why, topic="narrow")]
 
 
-def test_where_nothing_is_answered_for_only_unhealthy_topics_are_at_fault() -> None:
+def test_without_answers_only_unhealthy_topics_are_at_fault() -> None:
     found = faults({"narrow"}).of_silence(silence("good", "narrow", "progress"))
     assert [fault.topic for fault in found] == ["narrow"]
 
 
-def test_where_nothing_is_answered_for_and_all_is_healthy_no_topic_is_at_fault() -> None:
+def test_without_answers_no_healthy_topic_is_at_fault() -> None:
     assert faults().of_silence(silence("good", "narrow", "progress")) == [Fault(kind=None, why="no answer")]
 
 
-def test_a_record_that_time_may_mend_is_its_topics_fault() -> None:
+def test_a_transient_record_error_is_its_topics_fault() -> None:
     late = Undelivered(refusal=Refusal.MOMENT, why="timed out", topic="narrow")
     assert faults().of([late], RowList()) == [Fault(kind=None, why="narrow: timed out", topic="narrow")]
 
@@ -61,10 +61,10 @@ def not_delivered(refusal: Refusal, *keys: bytes) -> list[Undelivered]:
     return [Undelivered(refusal=refusal, why=str(refusal), topic="t", key=key) for key in keys]
 
 
-def test_the_record_whose_time_a_broker_refused_is_found_by_its_key() -> None:
+def test_a_record_with_a_refused_timestamp_is_found_by_key() -> None:
     rows = RowList([sent(1, b"a"), sent(2, b"b"), sent(3, b"b", 5), sent(4, b"c", 5)])
     undelivered = not_delivered(Refusal.NEIGHBOUR, b"a", b"b", b"c") + not_delivered(Refusal.TIME, b"b")
-    # Two rows have its key, and the clock may have given the other one its time.
+    # Two rows have this key; the other row's timestamp may come from the clock.
     found = faults().of(undelivered, rows)
     assert [(fault.place, fault.passing, fault.doubtful) for fault in found] == [(1, True, True), (2, True, True)]
     (alone,) = faults().of(not_delivered(Refusal.TIME, b"c"), rows)
@@ -73,14 +73,14 @@ def test_the_record_whose_time_a_broker_refused_is_found_by_its_key() -> None:
     assert (given.place, given.doubtful) == (0, True)
 
 
-def test_of_several_records_that_a_broker_found_wanting_each_is_to_be_tried_alone() -> None:
+def test_several_refused_records_are_each_tried_alone() -> None:
     rows = RowList([sent(1, b"a", 5), sent(2, b"b"), sent(3, b"b", 5), sent(4, b"c", 5)])
     undelivered = not_delivered(Refusal.NEIGHBOUR, b"c") + not_delivered(Refusal.ROW, b"a", b"b")
     found = faults().of(undelivered, rows)
     assert [(fault.place, fault.doubtful) for fault in found] == [(0, True), (1, True), (2, True)]
 
 
-def test_of_very_many_none_is_named() -> None:
+def test_very_many_refused_records_are_not_named() -> None:
     rows = RowList([sent(id_, b"a", 5) for id_ in range(200)])
     found = faults().of(not_delivered(Refusal.TIME, b"a"), rows)
     assert [fault.place for fault in found] == [None]

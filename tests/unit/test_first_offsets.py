@@ -1,4 +1,4 @@
-"""A member begins at the group's offset. The first is committed, then noted; a noted one that is gone is an error."""
+"""A member begins at the group's offset. A first offset is committed, then noted; a missing noted one is an error."""
 
 import json
 
@@ -19,7 +19,7 @@ def at(offset: int, partition: int = 0) -> dict[int, GroupOffset]:
 
 
 def ends(**first: int) -> dict[int, PartitionEnds]:
-    """The partitions of a topic, with their first offsets, as `p0=5`."""
+    """Return the partitions of a topic with their first offsets, given as `p0=5`."""
     return {int(name[1:]): PartitionEnds(first=value, stable=100, high=100) for name, value in first.items()}
 
 
@@ -29,7 +29,7 @@ def test_a_member_begins_at_the_groups_offset() -> None:
     assert (start.to_commit, start.to_note, start.removed) == ({}, (), 0)
 
 
-def test_an_offset_below_the_log_goes_on_at_its_first() -> None:
+def test_an_offset_below_the_log_continues_at_its_first_record() -> None:
     start = beginning(QUEUE, at(7), ends(p0=20), frozenset({0}))
     assert start.offsets == {0: 20}
     assert start.to_commit == {0: 20}, "or the next member would count the removed offsets again"
@@ -43,17 +43,17 @@ def test_a_new_partition_begins_at_its_first_record() -> None:
     assert start.removed == 0
 
 
-def test_a_crash_between_commit_and_note_is_mended() -> None:
+def test_a_crash_between_commit_and_note_is_repaired() -> None:
     start = beginning(QUEUE, at(7), ends(p0=0), frozenset())
     assert (start.to_commit, start.to_note) == ({}, (0,))
 
 
-def test_a_noted_offset_that_is_gone_is_an_error() -> None:
+def test_a_missing_noted_offset_is_an_error() -> None:
     with pytest.raises(OffsetsLost, match=r"partitions 1, 2 .*--reset-offsets"):
         beginning(QUEUE, at(7), ends(p0=0, p1=0, p2=0), frozenset({0, 1, 2}))
 
 
-def test_partitions_that_were_added_begin_beside_the_others() -> None:
+def test_added_partitions_begin_beside_the_others() -> None:
     start = beginning(QUEUE, at(7), ends(p0=0, p1=3), frozenset({0}))
     assert (start.offsets, start.to_commit, start.to_note) == ({0: 7, 1: 3}, {1: 3}, (1,))
 
@@ -99,7 +99,7 @@ def test_keys_of_different_partitions_and_queues_differ() -> None:
     [b"", b"null", b"[]", b'"text"', b"{}", b"\xff", note(partition=None), b"[" * 100_000]
     + [note().replace(b'"partition": 3', b'"partition": %s' % wrong) for wrong in (b"1e999", b"NaN", b'"x"')],
 )
-def test_what_is_no_note_is_left_out(content: bytes) -> None:
+def test_records_that_are_no_notes_are_skipped(content: bytes) -> None:
     assert notes_of(QUEUE, "id", [content, note()]) == {3}
 
 

@@ -23,7 +23,7 @@ def packed(body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
-def test_frames_arrive_whole_however_they_are_cut(ends: tuple[FrameSocket, socket.socket]) -> None:
+def test_frames_arrive_whole_in_any_fragmentation(ends: tuple[FrameSocket, socket.socket]) -> None:
     near, other = ends
     frames = [{"is": "hello", "text": "ü" * n} for n in range(20)]
     stream = b"".join(packed(json.dumps(frame).encode()) for frame in frames)
@@ -34,7 +34,7 @@ def test_frames_arrive_whole_however_they_are_cut(ends: tuple[FrameSocket, socke
     assert received == frames
 
 
-def test_nothing_there_is_no_frame(ends: tuple[FrameSocket, socket.socket]) -> None:
+def test_an_empty_socket_gives_no_frame(ends: tuple[FrameSocket, socket.socket]) -> None:
     assert ends[0].receive() == []
 
 
@@ -63,7 +63,7 @@ def test_the_end_of_the_stream_breaks_the_connection(ends: tuple[FrameSocket, so
         near.receive()
 
 
-def test_what_the_other_end_does_not_take_is_kept_and_sent_later(ends: tuple[FrameSocket, socket.socket]) -> None:
+def test_unsent_bytes_are_kept_and_sent_later(ends: tuple[FrameSocket, socket.socket]) -> None:
     near, other = ends
     frames = [{"number": number, "text": "x" * 500} for number in range(2000)]
     for frame in frames:
@@ -78,7 +78,7 @@ def test_what_the_other_end_does_not_take_is_kept_and_sent_later(ends: tuple[Fra
     assert near.unsent == 0
 
 
-def test_a_bell_is_heard_at_once_and_stays_rung() -> None:
+def test_a_bell_wakes_at_once_and_stays_set() -> None:
     bell = Bell()
     assert not bell.wait(0.0)
     bell.ring("first")

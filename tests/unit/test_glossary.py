@@ -10,7 +10,7 @@ ENTRIES = [ENTRY.fullmatch(line) or line for line in PAGE.splitlines() if line.s
 
 
 def exists(place: str) -> bool:
-    """Whether a module of ours, or a file of the repository, is there."""
+    """Tell whether a module of ours, or a file of the repository, exists."""
     if not place.startswith("thresher"):
         return (ROOT / place).is_file()
     path = ROOT / "src" / place.replace(".", "/")

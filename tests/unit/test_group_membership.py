@@ -1,4 +1,4 @@
-"""Group metadata of a client that is no member is told from a member's: a broker would accept its offsets."""
+"""Group metadata of a non-member is distinguished from a member's, because a broker would accept its offsets."""
 
 import struct
 
@@ -7,7 +7,7 @@ from confluent_kafka import Consumer
 
 from thresher.kafka.group_membership import is_member
 
-# A flag instead of the name of a static member.
+# A flag in the place of a static member's name.
 NO_INSTANCE = b"\x01"
 
 

@@ -72,7 +72,7 @@ def test_every_promise_names_tests_that_exist() -> None:
     assert [test for each in promises(PAGE) for test in each.tests if not exists(test)] == []
 
 
-def test_every_promise_names_a_mutant_that_one_of_its_tests_catches() -> None:
+def test_every_promise_names_a_mutant_its_test_catches() -> None:
     mutants = {mutant.name: mutant.test.partition("[")[0] for mutant in load(ROOT / "mutants")}
     named = list(promises(PAGE))
     assert [each.mutant for each in named if each.mutant not in mutants] == []

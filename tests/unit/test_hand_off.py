@@ -1,4 +1,4 @@
-"""The rules of the hand-off, one by one: what is done, in which order, and what each answer leads to."""
+"""The rules of the hand-off: its effects, their order, and the reaction to each answer."""
 
 import itertools
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def record(partition: int, offset: int) -> Record:
 
 
 def batch_of(*offsets: int, begin: int = 0, end: int = 10) -> Batch:
-    """A batch of partition 0."""
+    """Return a batch of partition 0."""
     return Batch(records=tuple(record(0, offset) for offset in offsets), spans={0: Span(begin, end)})
 
 
@@ -67,7 +67,7 @@ def names() -> Callable[[], str]:
 
 
 class Run:
-    """Answers a hand-off's effects, each kind in turn; without a prepared answer, as if all went well."""
+    """Runs a hand-off. Each kind of effect gets its prepared answers in turn, and then succeeds."""
 
     def __init__(self, steps: Steps, **answers: list[Any]) -> None:
         self.seen: list[Effect] = []
@@ -81,7 +81,7 @@ class Run:
                 answer = prepared.pop(0) if prepared else None
         except StopIteration as end:
             self.outcome = end.value
-        assert self.outcome is not None, "the hand-off has no end"
+        assert self.outcome is not None, "the hand-off does not end"
         assert not any(answers.values()), "every prepared answer was needed"
 
     @property
@@ -94,7 +94,7 @@ class Run:
 
 
 def run_refusing(steps: Steps, *offsets: int) -> list[Effect]:
-    """Run a hand-off to its end and return its effects. The Starts of these offsets are refused, and no dead letter."""
+    """Run a hand-off and return its effects. The broker refuses the Starts of these offsets, and no dead letter."""
     seen: list[Effect] = []
     written: Batch | None = None
     answer: Any = None
@@ -109,11 +109,11 @@ def run_refusing(steps: Steps, *offsets: int) -> list[Effect]:
                 answer = TOO_LARGE if any(each.message_id.offset in offsets for each in written.records) else None
     except StopIteration:
         return seen
-    raise AssertionError("the hand-off has no end")
+    raise AssertionError("the hand-off does not end")
 
 
 def fates(seen: list[Effect]) -> dict[int, str]:
-    """By offset, in order: whether each record was delivered or became a dead letter."""
+    """Return for each offset, in order, whether the record was delivered or became a dead letter."""
     return {
         each.message_id.offset: "dead" if effect.batch.dead_reason else "delivered"
         for effect in seen
@@ -138,57 +138,57 @@ def test_offsets_go_under_the_transactions_name() -> None:
 
 
 @pytest.mark.parametrize("step", ["Begin", "WriteStarts", "Flush", "SendOffsets", "Commit"])
-def test_a_step_that_fails_is_the_last_of_its_try(step: str) -> None:
+def test_a_failed_step_is_the_last_of_its_try(step: str) -> None:
     answers: dict[str, list[Any]] = {step: [NO_ANSWER], "ReadCommitted": [offset(0)]}
     run = Run(exactly_once(batch_of(1), names()), **answers)
     failed = [kind.__name__ for kind in ONE_TRY].index(step) + 1
     assert run.kinds == [*ONE_TRY[:failed], Renew, ReadCommitted, Rest, *ONE_TRY, Deliver]
 
 
-# What became of a transaction
+# The outcome of a transaction
 
 
-def test_a_commit_that_is_found_is_delivered() -> None:
+def test_a_batch_whose_commit_is_found_is_delivered() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(10, "name-1")])
     assert run.kinds == [*ONE_TRY, Renew, ReadCommitted, Deliver, Rest]
     assert run.outcome is Outcome.DELIVERED
 
 
-def test_offsets_that_did_not_move_are_tried_again() -> None:
+def test_a_batch_whose_offsets_did_not_move_is_retried() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(0, "before")])
     assert run.kinds == [*ONE_TRY, Renew, ReadCommitted, Rest, *ONE_TRY, Deliver]
     assert run.outcome is Outcome.DELIVERED
 
 
-def test_every_try_has_another_name() -> None:
+def test_every_try_has_its_own_name() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER] * 2, ReadCommitted=[offset(0), offset(0)])
     assert [each.name for each in run.seen if isinstance(each, SendOffsets)] == ["name-1", "name-2", "name-3"]
 
 
-def test_rests_grow_with_every_failed_try() -> None:
+def test_pauses_grow_with_every_failed_try() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER] * 2, ReadCommitted=[offset(0), offset(0)])
     assert [each.tries for each in run.seen if isinstance(each, Rest)] == [1, 2]
 
 
-def test_a_successor_past_us_ends_the_hand_off() -> None:
+def test_a_successor_with_a_higher_offset_ends_the_hand_off() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(10, "another")])
     assert run.kinds == [*ONE_TRY, Renew, ReadCommitted]
     assert run.outcome is Outcome.GIVEN_UP
 
 
-def test_an_offset_that_is_gone_ends_the_hand_off() -> None:
+def test_a_missing_offset_ends_the_hand_off() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[{}])
     assert run.outcome is Outcome.GIVEN_UP
     assert not run.delivered
 
 
-def test_one_offset_of_ours_is_enough() -> None:
+def test_one_offset_with_our_name_confirms_the_commit() -> None:
     spans = {0: Span(0, 5), 1: Span(0, 5)}
     found = offset(5, "ours", 0) | offset(9, "another", 1)
     assert judge(spans, "ours", found) is Verdict.OURS
 
 
-def test_one_offset_of_anothers_is_too_many() -> None:
+def test_one_offset_with_another_name_shows_a_successor() -> None:
     spans = {0: Span(0, 5), 1: Span(0, 5)}
     assert judge(spans, "ours", offset(0, "", 0) | offset(9, "another", 1)) is Verdict.ANOTHERS
 
@@ -242,13 +242,13 @@ def test_a_record_refused_alone_becomes_a_dead_letter() -> None:
     assert seen[-1] == Deliver(batch_of(1).dead("too large"))
 
 
-def test_its_offset_passes_a_dead_letter_in_the_same_transaction() -> None:
+def test_offsets_pass_a_dead_letter_in_the_same_transaction() -> None:
     dead = batch_of(1).dead("too large")
     seen = run_refusing(exactly_once(batch_of(1), names()), 1)
     assert seen[4:9] == [Begin(), WriteStarts(dead), Flush(), SendOffsets(dead, "name-2"), Commit()]
 
 
-def test_a_refused_record_is_found_by_halves_and_others_start() -> None:
+def test_a_refused_record_is_found_by_halving() -> None:
     seen = run_refusing(exactly_once(batch_of(1, 2, 3, 4, 5), names()), 3)
     assert fates(seen) == {1: "delivered", 2: "delivered", 3: "dead", 4: "delivered", 5: "delivered"}
     assert list(fates(seen)) == [1, 2, 3, 4, 5]
@@ -281,34 +281,34 @@ def test_starts_come_before_offsets_and_both_before_the_delivery() -> None:
 
 
 @pytest.mark.parametrize("step", ["WriteStarts", "Flush", "CommitOffsets"])
-def test_two_steps_are_repeated_after_a_fault(step: str) -> None:
+def test_at_least_once_repeats_both_steps_after_a_fault(step: str) -> None:
     run = Run(at_least_once(batch_of(1)), **{step: [NO_ANSWER]})
     assert run.kinds[-5:] == [Rest, WriteStarts, Flush, CommitOffsets, Deliver]
     assert run.delivered == [batch_of(1)]
 
 
-def test_two_steps_are_not_repeated_after_a_rebalance() -> None:
+def test_at_least_once_repeats_nothing_after_a_rebalance() -> None:
     run = Run(at_least_once(batch_of(1)), CommitOffsets=[NO_ANSWER], Rest=[True])
     assert run.outcome is Outcome.GIVEN_UP
     assert not run.delivered
 
 
-def test_a_removed_member_delivers_nothing_in_two_steps() -> None:
+def test_at_least_once_a_removed_member_delivers_nothing() -> None:
     run = Run(at_least_once(batch_of(1)), CommitOffsets=[REMOVED])
     assert run.kinds == [WriteStarts, Flush, CommitOffsets]
     assert run.outcome is Outcome.GIVEN_UP
 
 
-def test_two_steps_find_a_refused_record_by_halves() -> None:
+def test_at_least_once_finds_a_refused_record_by_halving() -> None:
     seen = run_refusing(at_least_once(batch_of(1, 2, 3)), 2)
     assert fates(seen) == {1: "delivered", 2: "dead", 3: "delivered"}
 
 
-# What follows a batch that was given up
+# After a batch was given up
 
 
 class GivingUp:
-    """Gives every batch up."""
+    """A hand-off that gives up every batch."""
 
     partition = 0
 
@@ -318,7 +318,7 @@ class GivingUp:
 
 
 class Membership:
-    """A member that was rebalanced so many times."""
+    """A member that counts its rebalances in `epoch`."""
 
     epoch = 1
 
@@ -335,7 +335,7 @@ def test_a_batch_given_up_without_a_rebalance_ends_the_membership() -> None:
         hand_off(Membership(), GivingUp())
 
 
-def test_a_batch_given_up_by_a_rebalance_was_forgotten_already() -> None:
+def test_a_batch_given_up_by_a_rebalance_keeps_the_membership() -> None:
     member = Membership()
 
     class Rebalanced(GivingUp):
@@ -372,7 +372,7 @@ def test_a_start_holds_the_whole_message() -> None:
     )
 
 
-def test_a_dead_letter_holds_the_message_and_why() -> None:
+def test_a_dead_letter_holds_the_message_and_its_reason() -> None:
     read = record_of(MessageId(0, 1), b"pay", (("h", b"v"),), 5)
     batch = Batch(records=(read,), spans={0: Span(0, 2)}).dead("too large")
     ((topic, content, key, partition, _, headers),) = records_of(b"q", batch, CONFIG, 4)
@@ -387,7 +387,7 @@ def test_a_batch_of_other_queues_records_has_no_starts() -> None:
 
 
 @pytest.mark.parametrize("refusal", [Refusal.ROW, Refusal.SIZE, Refusal.TIME])
-def test_a_refused_record_outweighs_answers_that_are_missing(refusal: Refusal) -> None:
+def test_a_refused_record_outweighs_missing_answers(refusal: Refusal) -> None:
     faults = [(Refusal.MOMENT, "slow", "k"), (refusal, "too large", "k"), (Refusal.MOMENT, "slow", "k")]
     assert judged(faults) == TOO_LARGE
 
@@ -397,7 +397,7 @@ def test_a_missing_answer_is_uncertain() -> None:
     assert judged([]) is None
 
 
-def test_an_unknown_partition_is_tried_again_with_a_new_producer() -> None:
+def test_an_unknown_partition_is_retried_with_a_new_producer() -> None:
     assert judged([(Refusal.TOPIC, "unknown partition", "k")]) == Uncertain("k: unknown partition")
     assert judged([(Refusal.TOPIC, "unknown partition", "k"), (Refusal.SIZE, "too large", "k")]) == Refused("too large")
 

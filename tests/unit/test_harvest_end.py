@@ -1,4 +1,4 @@
-"""What a harvest says when its relay ends with an error while it is being stopped."""
+"""Errors with which a relay ends while its harvest is being stopped."""
 
 import threading
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from thresher.testing.leadership import Ballot, StagedLeadership
 
 
 class Spark:
-    """One that is there."""
+    """A Spark session that exists."""
 
     ready = True
 
@@ -32,7 +32,7 @@ class Spark:
 
 
 class Leading:
-    """Runs until it is asked to stop, and then ends with an error."""
+    """A leadership that runs until it is stopped, and then ends with an error."""
 
     error: BaseException = RuntimeError()
     runs = threading.Event()
@@ -78,7 +78,7 @@ def stopped(harvest: Harvest, error: BaseException, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("error", [DatabaseRefused("rows could not be removed"), RuntimeError("a bug")])
-def test_what_somebody_has_to_act_on_is_told_also_by_one_that_is_being_stopped(
+def test_a_stopping_harvest_raises_errors_that_need_a_person(
     harvest: Harvest, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(type(error), match=str(error)):
@@ -87,7 +87,7 @@ def test_what_somebody_has_to_act_on_is_told_also_by_one_that_is_being_stopped(
 
 
 @pytest.mark.parametrize("error", [DatabaseLost("lost"), Superseded("taken over"), StopForced("no time left")])
-def test_what_the_next_start_or_a_successor_mends_does_not_spoil_a_stop(
+def test_a_recoverable_error_does_not_fail_a_stop(
     harvest: Harvest, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stopped(harvest, error, monkeypatch) is State.STOPPED

@@ -1,10 +1,10 @@
-"""What a meter reads, and when."""
+"""The readings of a meter, and their times."""
 
 from thresher.service.events.event import MeterRead
 from thresher.service.events.meter import Meter
 
 
-def test_a_meter_reads_at_its_time_what_was_relayed_since_and_in_all() -> None:
+def test_a_meter_reads_rates_at_its_interval() -> None:
     totals = iter([100, 150, 150, 450])
     meter = Meter(5.0, lambda: next(totals), 1000.0)
     assert meter.due(1004.9) is None

@@ -1,4 +1,4 @@
-"""What `thresher.harvest` gives by its own name."""
+"""The names that `thresher.harvest` exports."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from tests.processes import environment
 from thresher.harvest.harvest import Harvest
 
 
-def test_every_name_that_it_gives_is_there_and_no_other() -> None:
+def test_exactly_the_exported_names_exist() -> None:
     assert thresher.harvest.Harvest is Harvest
     for name in thresher.harvest.__all__:
         assert getattr(thresher.harvest, name).__module__, name
@@ -18,7 +18,7 @@ def test_every_name_that_it_gives_is_there_and_no_other() -> None:
         _ = thresher.harvest.Harvester  # type: ignore[attr-defined]
 
 
-def test_a_module_of_it_costs_no_spark_and_no_broker_client() -> None:
+def test_importing_harvest_modules_loads_neither_spark_nor_kafka() -> None:
     program = "import sys, thresher.harvest.event; print({'pyspark', 'confluent_kafka', 'psycopg'} & set(sys.modules))"
     answer = subprocess.run(
         [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True, timeout=150

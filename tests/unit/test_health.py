@@ -1,4 +1,4 @@
-"""What probes are told: who is worth keeping, and who does what it is there for."""
+"""Liveness and readiness: which process to keep, and which process does its work."""
 
 import math
 from typing import Any
@@ -46,14 +46,14 @@ def seen(**known: Any) -> Vitals:
         (seen(role=Role.FAILED), 503, "failed"),
     ],
 )
-def test_ready_is_a_leader_that_relays_or_a_standby_that_could(vitals: Vitals, code: int, reason: str) -> None:
+def test_relaying_leaders_and_capable_standbys_are_ready(vitals: Vitals, code: int, reason: str) -> None:
     answer = readiness(vitals).answer()
     assert isinstance(answer.content, dict)
     assert (answer.code, answer.content["reason"], answer.content["role"]) == (code, reason, str(vitals.role))
     assert answer.content["status"] == ("ok" if code == 200 else "not ok")
 
 
-def test_what_is_not_ready_says_what_a_person_needs() -> None:
+def test_an_unready_process_gives_its_reason() -> None:
     assert readiness(seen(role=Role.LEADING, shards=[UP, DOWN])).detail["shards"] == [
         {"shard": 1, "state": "backing off", "last_error": "the database failed"}
     ]
@@ -66,7 +66,7 @@ def test_what_is_not_ready_says_what_a_person_needs() -> None:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_nobody_is_killed_for_what_its_servers_do(role: Role) -> None:
+def test_liveness_does_not_fail_for_unreachable_servers(role: Role) -> None:
     vitals = seen(
         role=role,
         trouble=LOST,
@@ -79,7 +79,7 @@ def test_nobody_is_killed_for_what_its_servers_do(role: Role) -> None:
 
 
 @pytest.mark.parametrize("silent", [{"engine": 31.0, "watch": 0.0}, {"engine": 0.0, "watch": math.inf}])
-def test_a_thread_that_stopped_is_the_end(silent: dict[str, float]) -> None:
+def test_a_stopped_thread_fails_liveness(silent: dict[str, float]) -> None:
     verdict = liveness(seen(role=Role.LEADING, shards=[UP], silent_seconds=silent))
     (name,) = [name for name, seconds in silent.items() if seconds > 30]
     assert (verdict.answer().code, verdict.reason, verdict.detail) == (503, "silent-threads", {"threads": [name]})

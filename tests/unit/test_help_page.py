@@ -16,7 +16,7 @@ WIDE = 2000
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The command, and all below it, by the words that call them."""
+    """Return the command and all its subcommands, by their paths."""
     yield path
     if hasattr(command, "made"):
         command = command.made()
@@ -39,11 +39,11 @@ def paths() -> list[tuple[str, ...]]:
     return list(commands(typer.main.get_command(app)))
 
 
-def test_every_command_is_walked_through(paths: list[tuple[str, ...]]) -> None:
+def test_every_command_is_visited(paths: list[tuple[str, ...]]) -> None:
     assert {("run",), ("dead", "drop"), ("tail", "slot", "create"), ("queue", "dead", "list")} <= set(paths)
 
 
-def test_every_command_that_asks_a_server_takes_a_stack(paths: list[tuple[str, ...]]) -> None:
+def test_every_command_that_contacts_servers_takes_a_stack(paths: list[tuple[str, ...]]) -> None:
     asking = [
         path
         for path in paths
@@ -81,7 +81,7 @@ def test_long_names_stand_above_their_text() -> None:
     ]
 
 
-def test_a_word_that_is_too_wide_stays_whole() -> None:
+def test_a_word_wider_than_the_line_stays_whole() -> None:
     assert entry_lines([("-a", "see THRESHER_AT")], 14) == ["-a  see", "    THRESHER_AT"]
 
 

@@ -11,7 +11,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "history.jsonl"
 
 
-def test_what_is_written_is_read_again(path: Path) -> None:
+def test_a_written_history_reads_back_the_same(path: Path) -> None:
     writer = HistoryWriter(path, "run")
     writer.open_run("topic")
     writer.begin(0, 0, 100, [(0, "a"), (1, None)])
@@ -25,7 +25,7 @@ def test_what_is_written_is_read_again(path: Path) -> None:
     assert (second.writer, second.outcome, second.rows) == (1, Outcome.ROLLED_BACK, ((0, "ü"),))
 
 
-def test_contents_are_read_again(path: Path) -> None:
+def test_contents_read_back_the_same(path: Path) -> None:
     contents = [
         Content(topic="t", value="9c1f"),
         Content(topic="u", value=None, headers="ab", partition=0, timestamp=1_700_000_000_000),
@@ -70,7 +70,7 @@ def test_a_line_torn_by_a_crash_leaves_its_transaction_unknown(path: Path) -> No
     assert transaction.outcome is Outcome.UNKNOWN
 
 
-def test_a_later_run_goes_on_behind_a_torn_line(path: Path) -> None:
+def test_a_later_run_continues_after_a_torn_line(path: Path) -> None:
     for run in ("one", "two"):
         writer = HistoryWriter(path, run)
         writer.open_run("topic")

@@ -1,4 +1,4 @@
-"""The house stays small enough to find one's way: folders, modules and classes have limits."""
+"""Folders, modules and classes keep their size limits."""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def classes() -> Iterator[tuple[str, ast.ClassDef]]:
 
 
 def attributes(node: ast.ClassDef) -> set[str]:
-    """What a class keeps of its own: attributes that it sets on itself, and fields that it declares."""
+    """Return the attributes that a class sets on itself, and the fields that it declares."""
     own = {
         each.attr
         for each in ast.walk(node)
@@ -60,6 +60,6 @@ def test_no_module_is_too_long() -> None:
 @pytest.mark.parametrize(
     ("most", "what"), [(METHODS, methods), (ATTRIBUTES, attributes)], ids=["methods", "attributes"]
 )
-def test_no_class_has_too_many(most: int, what: object) -> None:
+def test_no_class_has_too_many_attributes_or_methods(most: int, what: object) -> None:
     assert callable(what)
     assert {name: len(what(node)) for name, node in classes() if len(what(node)) > most} == {}

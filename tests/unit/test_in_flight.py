@@ -1,4 +1,4 @@
-"""Which records of a shard were sent and are not settled."""
+"""Records of a shard that were sent and are not settled."""
 
 from thresher.delivery.row import Record, Row, RowList
 from thresher.delivery.shard.in_flight import MOST_KEYS, InFlight
@@ -39,7 +39,7 @@ def test_another_producer_has_nothing_in_flight() -> None:
     assert (gauges.shown["in_flight_rows"], in_flight.keys()) == (0, [])
 
 
-def test_a_meter_tells_the_keys_that_are_sent_as_letters() -> None:
+def test_a_meter_shows_the_keys_in_flight_as_text() -> None:
     meter = Meter(Gauges(), waves=True)
     stored = Row(1, 0, "t", b"stored", Record("t", b"v", b"\xff sent", -1, 0, None))
     meter.sent(RowList([stored]))
@@ -49,7 +49,7 @@ def test_a_meter_tells_the_keys_that_are_sent_as_letters() -> None:
     assert meter.in_flight.keys() == []
 
 
-def test_no_more_than_a_thousand_keys_and_no_long_ones_are_told() -> None:
+def test_at_most_a_thousand_short_keys_are_reported() -> None:
     in_flight = InFlight(Gauges(), by_key=True)
     in_flight.sent([b"%d" % number for number in range(3 * MOST_KEYS)] * 2)
     assert len(in_flight.keys()) == MOST_KEYS
@@ -60,7 +60,7 @@ def test_no_more_than_a_thousand_keys_and_no_long_ones_are_told() -> None:
     assert 1 <= len(figures.told()["keys"]) < 10
 
 
-def test_a_note_that_is_too_long_is_left_out_of_a_heartbeat() -> None:
+def test_an_oversized_note_is_left_out_of_a_heartbeat() -> None:
     figures = Figures()
     figures.notes.update(long=lambda: ["x" * 100_000], short=lambda: ["y"])
     assert figures.told() == {"short": ["y"]}

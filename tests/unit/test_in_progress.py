@@ -23,15 +23,15 @@ FULL = KafkaError(KafkaError._QUEUE_FULL)
 
 @dataclass
 class RecordedMarkers:
-    """Keeps the markers in the order in which they were queued."""
+    """Records the markers in the order in which they were queued."""
 
     sent: list[tuple[int, Marker]] = field(default_factory=list)
     waited: int = 0
     # Called with a marker before it is queued.
     before: Callable[[Marker], None] = field(default=lambda _: None)
-    # The messages whose markers cannot be queued.
+    # Messages whose markers cannot be queued.
     failing: set[MessageId] = field(default_factory=set)
-    # Whether the broker answers at once; otherwise these answers are owed.
+    # Whether the broker answers at once. If not, `owed` holds the pending answers.
     silent: bool = False
     owed: list[Answered] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class RecordedMarkers:
             self.answer(None)
 
     def answer(self, error: KafkaError | None) -> None:
-        """Answer for all that were queued."""
+        """Give all pending answers."""
         owed, self.owed = self.owed, []
         for each in owed:
             each(error)
@@ -72,7 +72,7 @@ class RecordedMarkers:
 
 
 class Scene:
-    """Messages in progress, with a clock that stands still."""
+    """Messages in progress, with a clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -93,12 +93,12 @@ class Scene:
 
     @staticmethod
     def marker(number: int, type_: MarkerType, **fields: object) -> Marker:
-        """A marker that names a message by its id, its origin and its time."""
+        """Return a marker for a message, with its id, origin and time."""
         id_ = MessageId(0, number)
         return Marker(type=type_, message_id=id_, origin_id=id_, enqueued_at_ms=1, **fields)  # type: ignore[arg-type]
 
     def after(self, seconds: float) -> list[Marker]:
-        """Look for KeepAlives that are due after so many seconds, and return them."""
+        """Move the clock by these seconds, and return the KeepAlives that are then sent."""
         self.now += seconds
         before = len(self.markers.sent)
         self.in_progress.keep_alive()
@@ -119,9 +119,9 @@ def scene() -> Scene:
 # KeepAlives
 
 
-def test_an_ack_of_an_old_message_leaves_a_new_one_with_its_id_in_progress(scene: Scene) -> None:
+def test_an_ack_leaves_a_newer_message_with_its_id(scene: Scene) -> None:
     (old,) = scene.start(1)
-    # The message topic was made anew, and the same consumer reads it.
+    # The message topic was recreated, and the same consumer reads it.
     (new,) = scene.start(1)
     old.ack()
     assert len(scene.in_progress) == 1
@@ -137,7 +137,7 @@ def test_a_message_is_kept_alive_at_half_the_time_out(scene: Scene) -> None:
     assert marker == scene.marker(1, KEEPALIVE, redeliver_after_ms=60_000)
 
 
-def test_keep_alives_go_on_until_the_end(scene: Scene) -> None:
+def test_keep_alives_continue_until_the_end(scene: Scene) -> None:
     (message,) = scene.start(1)
     assert [len(scene.after(30.0)) for _ in range(5)] == [1] * 5
     message.ack()
@@ -155,10 +155,10 @@ def test_the_time_counts_from_the_start_and_not_the_delivery(scene: Scene) -> No
     assert len(scene.after(10.0)) == 1
 
 
-def test_an_older_start_waits_behind_no_newer_keep_alive(scene: Scene) -> None:
+def test_an_older_start_is_not_delayed_by_newer_keep_alives(scene: Scene) -> None:
     (first,) = scene.start(1)
     scene.after(30.0)
-    # Its Start was written at 10, and its commit's answer took until now.
+    # The Start was written at 10; the answer to its commit comes only now.
     scene.start(2, at=10.0)
     assert [marker.message_id.offset for marker in scene.after(10.0)] == [2]
     assert scene.markers.of(first) == [KEEPALIVE]
@@ -173,7 +173,7 @@ def test_markers_go_to_the_partition_of_the_start(scene: Scene) -> None:
     assert [partition for partition, _ in scene.markers.sent] == [2, 5, 2, 5]
 
 
-def test_a_keep_alive_that_fails_stops_no_other(scene: Scene) -> None:
+def test_a_failed_keep_alive_stops_no_other(scene: Scene) -> None:
     scene.start(1, 2, 3)
     scene.markers.failing = {MessageId(0, 1)}
     assert [marker.message_id.offset for marker in scene.after(30.0)] == [2, 3]
@@ -182,15 +182,15 @@ def test_a_keep_alive_that_fails_stops_no_other(scene: Scene) -> None:
     assert len(scene.after(30.0)) == 3
 
 
-def test_no_keep_alive_follows_one_that_is_not_answered(scene: Scene) -> None:
+def test_no_keep_alive_follows_an_unanswered_one(scene: Scene) -> None:
     scene.markers.silent = True
     scene.start(1)
     assert [len(scene.after(30.0)) for _ in range(4)] == [1, 0, 0, 0], "a silent broker is not asked again and again"
     scene.markers.answer(None)
-    assert len(scene.after(0.0)) == 1, "and this one is long due"
+    assert len(scene.after(0.0)) == 1, "although another KeepAlive is overdue"
 
 
-def test_the_answer_to_an_older_keep_alive_is_not_that_to_the_last(scene: Scene) -> None:
+def test_an_older_keep_alives_answer_does_not_count(scene: Scene) -> None:
     scene.markers.silent = True
     (message,) = scene.start(1)
     scene.after(30.0)
@@ -202,7 +202,7 @@ def test_the_answer_to_an_older_keep_alive_is_not_that_to_the_last(scene: Scene)
 # Messages that waited for too long
 
 
-def test_a_message_that_no_keep_alive_reached_in_time_is_given_back_instead(scene: Scene) -> None:
+def test_a_message_not_kept_alive_in_time_is_returned(scene: Scene) -> None:
     (message,) = scene.start(1, received=False)
     scene.now = 60.1
     assert scene.in_progress.received([message]) == []
@@ -213,20 +213,20 @@ def test_a_message_that_no_keep_alive_reached_in_time_is_given_back_instead(scen
     assert scene.after(30.0) == []
 
 
-def test_a_message_whose_commit_was_in_doubt_for_too_long_is_not_delivered(scene: Scene) -> None:
+def test_a_message_whose_commit_took_long_is_not_delivered(scene: Scene) -> None:
     scene.now = 100.0
     assert scene.start(1, at=30.0) == []
     assert [message.id.offset for message in scene.start(2, at=50.0)] == [2]
 
 
-def test_a_keep_alive_that_was_confirmed_keeps_a_message_deliverable(scene: Scene) -> None:
+def test_a_confirmed_keep_alive_keeps_a_message_deliverable(scene: Scene) -> None:
     (message,) = scene.start(1, received=False)
     for _ in range(5):
         scene.after(30.0)
     assert scene.in_progress.received([message]) == [message]
 
 
-def test_a_keep_alive_that_was_refused_keeps_nothing(scene: Scene) -> None:
+def test_a_refused_keep_alive_extends_nothing(scene: Scene) -> None:
     scene.markers.silent = True
     (message,) = scene.start(1, received=False)
     scene.after(30.0)
@@ -235,7 +235,7 @@ def test_a_keep_alive_that_was_refused_keeps_nothing(scene: Scene) -> None:
     assert scene.in_progress.received([message]) == []
 
 
-def test_a_keep_alive_that_was_confirmed_too_late_keeps_nothing(scene: Scene) -> None:
+def test_a_keep_alive_confirmed_too_late_extends_nothing(scene: Scene) -> None:
     scene.markers.silent = True
     (message,) = scene.start(1, received=False)
     scene.after(30.0)
@@ -244,7 +244,7 @@ def test_a_keep_alive_that_was_confirmed_too_late_keeps_nothing(scene: Scene) ->
     assert scene.in_progress.received([message]) == []
 
 
-def test_a_message_that_expired_while_the_process_was_stopped_is_not_brought_back(scene: Scene) -> None:
+def test_a_message_that_expired_during_a_pause_stays_expired(scene: Scene) -> None:
     (message,) = scene.start(1, received=False)
     (marker,) = scene.after(200.0)
     assert marker.undelivered, "given back, and not kept alive"
@@ -252,7 +252,7 @@ def test_a_message_that_expired_while_the_process_was_stopped_is_not_brought_bac
     assert scene.count("messages_expired") == 1
 
 
-def test_a_keep_alive_that_failed_is_sent_again_at_the_next_look(scene: Scene) -> None:
+def test_a_failed_keep_alive_is_retried_at_next_check(scene: Scene) -> None:
     scene.markers.silent = True
     scene.start(1)
     scene.after(30.0)
@@ -260,7 +260,7 @@ def test_a_keep_alive_that_failed_is_sent_again_at_the_next_look(scene: Scene) -
     assert len(scene.after(1.0)) == 1
 
 
-def test_a_message_that_was_given_back_is_not_delivered(scene: Scene) -> None:
+def test_a_returned_message_is_not_delivered(scene: Scene) -> None:
     messages = scene.start(1, received=False)
     scene.in_progress.give_back()
     assert scene.in_progress.received(messages) == []
@@ -291,7 +291,7 @@ def test_a_nack_is_a_keep_alive_with_its_delay(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("given", ["5", None, True, float("nan"), -1, 43_201])
-def test_a_delay_that_is_none_settles_nothing(scene: Scene, given: Any) -> None:
+def test_an_invalid_delay_settles_nothing(scene: Scene, given: Any) -> None:
     (message,) = scene.start(1)
     with pytest.raises(ValueError, match="seconds"):
         message.nack(given)
@@ -316,7 +316,7 @@ def settlements() -> list[Callable[[Message], None]]:
 
 
 @pytest.mark.parametrize("settle", settlements(), ids=["ack", "nack", "reject"])
-def test_no_keep_alive_follows_what_settles(scene: Scene, settle: Callable[[Message], None]) -> None:
+def test_no_keep_alive_follows_a_settlement(scene: Scene, settle: Callable[[Message], None]) -> None:
     one, two = scene.start(1, 2)
     settle(one)
     assert [marker.message_id for marker in scene.after(30.0)] == [two.id]
@@ -347,7 +347,7 @@ def test_only_a_sync_ack_waits(scene: Scene) -> None:
     assert scene.markers.waited == 1
 
 
-def test_a_message_whose_ack_was_not_queued_is_not_kept_alive_for_ever(scene: Scene) -> None:
+def test_a_message_with_an_unqueued_ack_finally_expires(scene: Scene) -> None:
     (message,) = scene.start(1)
     scene.markers.failing = {message.id}
     with pytest.raises(MarkerUnknown):
@@ -374,7 +374,7 @@ def test_the_next_keep_alive_does_not_undo_an_extension(scene: Scene) -> None:
     message.extend(600.0)
     left = [marker.redeliver_after_ms for _ in range(20) for marker in scene.after(30.0)]
     assert left[:3] == [570_000, 540_000, 510_000]
-    assert left[-3:] == [60_000] * 3, "and then as ever"
+    assert left[-3:] == [60_000] * 3, "and then at the usual interval"
 
 
 def test_a_short_extension_makes_nothing_shorter(scene: Scene) -> None:
@@ -421,14 +421,14 @@ def test_the_rest_is_given_back_at_once(scene: Scene) -> None:
     assert scene.after(30.0) == []
 
 
-def test_only_what_was_never_delivered_is_marked_so(scene: Scene) -> None:
+def test_only_undelivered_messages_are_marked_undelivered(scene: Scene) -> None:
     scene.start(1)
     scene.start(2, received=False)
     scene.in_progress.give_back()
     assert [marker.undelivered for _, marker in scene.markers.sent] == [False, True]
 
 
-def test_a_message_that_was_given_back_cannot_be_settled(scene: Scene) -> None:
+def test_a_returned_message_cannot_be_settled(scene: Scene) -> None:
     one, two = scene.start(1, 2)
     two.ack()
     scene.in_progress.give_back()
@@ -438,14 +438,14 @@ def test_a_message_that_was_given_back_cannot_be_settled(scene: Scene) -> None:
     assert len(scene.markers.sent) == 2
 
 
-def test_a_message_that_cannot_be_given_back_keeps_no_other(scene: Scene) -> None:
+def test_a_message_that_cannot_be_returned_blocks_no_other(scene: Scene) -> None:
     scene.start(1, 2, 3)
     scene.markers.failing = {MessageId(0, 1)}
     scene.in_progress.give_back()
     assert [marker.message_id.offset for _, marker in scene.markers.sent] == [2, 3]
 
 
-def test_what_is_started_after_the_close_is_given_back(scene: Scene) -> None:
+def test_a_message_started_after_close_is_given_back(scene: Scene) -> None:
     scene.in_progress.give_back()
     scene.start(1, received=False)
     assert [marker.undelivered for _, marker in scene.markers.sent] == [True]
@@ -455,14 +455,14 @@ def test_what_is_started_after_the_close_is_given_back(scene: Scene) -> None:
 # Threads
 
 
-def test_no_keep_alive_gets_behind_an_end_of_another_thread(scene: Scene) -> None:
+def test_no_keep_alive_follows_another_threads_end(scene: Scene) -> None:
     (message,) = scene.start(1)
     acking = threading.Thread(target=message.ack)
 
     def ack_meanwhile(marker: Marker) -> None:
         if marker.type is KEEPALIVE:
             acking.start()
-            # The ack waits for the KeepAlive's turn; without a lock it would be there long before.
+            # The ack waits for the KeepAlive's lock. Without a lock it would be queued first.
             acking.join(0.05)
 
     scene.markers.before = ack_meanwhile
@@ -472,7 +472,7 @@ def test_no_keep_alive_gets_behind_an_end_of_another_thread(scene: Scene) -> Non
     assert scene.after(30.0) == []
 
 
-def test_no_extension_gets_behind_an_end_of_another_thread(scene: Scene) -> None:
+def test_no_extension_follows_another_threads_end(scene: Scene) -> None:
     (message,) = scene.start(1)
     acking = threading.Thread(target=message.ack)
 
@@ -487,7 +487,7 @@ def test_no_extension_gets_behind_an_end_of_another_thread(scene: Scene) -> None
     assert scene.markers.of(message) == [KEEPALIVE, END]
 
 
-def test_of_many_threads_one_settles() -> None:
+def test_only_one_of_many_threads_settles_a_message() -> None:
     scene = Scene()
     (message,) = scene.start(1)
     together = threading.Barrier(4)

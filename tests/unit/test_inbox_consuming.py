@@ -1,4 +1,4 @@
-"""How records are processed, without servers: their ids, and a database that is away."""
+"""Processing records without servers: their ids, failing handlers, and an unreachable database."""
 
 import itertools
 from collections import deque
@@ -25,7 +25,7 @@ def record(*headers: tuple[str, bytes | None]) -> InboxRecord:
     return InboxRecord(topic="t", partition=1, offset=2, key=None, value=b"v", headers=headers)
 
 
-def test_a_record_is_known_by_its_header_or_by_its_place() -> None:
+def test_a_record_is_identified_by_header_or_offset() -> None:
     assert id_of(record(("a", b"b"), (EVENT_ID, b"m1"))) == "m1"
     assert id_of(record(), from_place=True) == "t/1/2"
     for without in (record(), record((EVENT_ID, None)), record((EVENT_ID, b""))):
@@ -33,13 +33,13 @@ def test_a_record_is_known_by_its_header_or_by_its_place() -> None:
             id_of(without)
 
 
-def test_ids_that_look_alike_when_they_are_escaped_are_two() -> None:
+def test_ids_that_look_alike_when_escaped_stay_distinct() -> None:
     assert id_of(record((EVENT_ID, b"\xff"))) != id_of(record((EVENT_ID, b"\\xff")))
     assert id_of(record((EVENT_ID, b"\0"))) != id_of(record((EVENT_ID, b"\\x00")))
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"a\0b", b"x" * 300, "ä".encode()])
-def test_any_id_can_be_stored_and_is_told_from_others(value: bytes) -> None:
+def test_any_id_can_be_stored_and_stays_distinct(value: bytes) -> None:
     found = id_of(record((EVENT_ID, value)))
     assert 0 < len(found) <= 255
     assert "\0" not in found
@@ -47,7 +47,7 @@ def test_any_id_can_be_stored_and_is_told_from_others(value: bytes) -> None:
 
 
 class Gone:
-    """A message of the client's."""
+    """A message of the Kafka client."""
 
     def __init__(self, offset: int, error: KafkaError | None = None) -> None:
         self._offset, self._error = offset, error
@@ -75,7 +75,7 @@ class Gone:
 
 
 class Consumer:
-    """Gives these messages once, and counts commits."""
+    """A consumer that returns these messages once, and records its commits."""
 
     def __init__(self, *messages: Gone) -> None:
         self._messages = list(messages)
@@ -97,7 +97,7 @@ class Consumer:
 
 
 class Session(psycopg.Connection[Any]):
-    """A connection that breaks when it is told to."""
+    """A connection that the test can break."""
 
     closed = False
     info = SimpleNamespace(transaction_status=TransactionStatus.IDLE)  # type: ignore[assignment]
@@ -113,13 +113,13 @@ class Session(psycopg.Connection[Any]):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:  # type: ignore[override]
-        # As psycopg's: this exception ends the innermost block, and no other.
+        # As in psycopg: `Rollback` ends only the innermost block.
         with suppress(psycopg.Rollback):
             yield
 
 
 class FirstTimes:
-    """An inbox in which nothing is a repeat."""
+    """An inbox in which no message is a repeat."""
 
     name = TableName(table="thresher_inbox")
 
@@ -129,7 +129,7 @@ class FirstTimes:
             yield True
 
 
-def test_a_database_that_is_away_is_waited_for_and_no_record_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_database_is_awaited_without_dead_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LEAST_REST_SECONDS", 0.001)
     set_aside: list[object] = []
     monkeypatch.setattr(module, "set_aside", lambda *given, **_: set_aside.append(given))
@@ -183,7 +183,7 @@ def _closing(connection: Any, _: object) -> None:
         (_closing, "RuntimeError: the handler closed the connection, or caught the error of its loss"),
     ],
 )
-def test_whatever_a_handler_does_instead_of_its_work_is_its_failure(
+def test_an_error_or_misuse_in_a_handler_is_its_failure(
     monkeypatch: pytest.MonkeyPatch, handle: Any, reason: str
 ) -> None:
     consumer = Consumer(Gone(0))
@@ -192,7 +192,7 @@ def test_whatever_a_handler_does_instead_of_its_work_is_its_failure(
     assert consumer.committed == [[1]]
 
 
-def test_a_handler_that_would_have_to_be_awaited_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_async_handler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def handle(*_: object) -> None:
         pass
 
@@ -217,7 +217,7 @@ def test_a_connection_with_an_open_transaction_is_refused() -> None:
     assert (consumer.committed, consumer.sought) == ([], [0])
 
 
-def test_whatever_ends_it_the_consumer_stands_before_what_was_not_processed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_ends_positioned_at_the_first_unprocessed_record(monkeypatch: pytest.MonkeyPatch) -> None:
     handled: list[int] = []
     consumer = Consumer(Gone(0), Gone(1), Gone(2), Gone(3))
     stops = iter([False, False, False, True, False, False])
@@ -233,7 +233,7 @@ def test_whatever_ends_it_the_consumer_stands_before_what_was_not_processed(monk
     assert (broken.committed, broken.sought) == ([], [5])
 
 
-def test_nothing_is_passed_over_that_was_not_processed_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_skips_no_unprocessed_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LEAST_REST_SECONDS", 0.001)
     tries: list[int] = []
 
@@ -246,7 +246,7 @@ def test_nothing_is_passed_over_that_was_not_processed_when_it_is_stopped(monkey
     assert (done.processed, consumer.committed) == (0, [])
 
 
-def test_what_the_client_tells_by_the_way_ends_nothing_and_a_refusal_does() -> None:
+def test_only_permanent_client_errors_end_the_consumer() -> None:
     consumer = Consumer(Gone(0, KafkaError(KafkaError._PARTITION_EOF)))
     consume(consumer, lambda: cast("Any", None), lambda *_: None, stop=lambda: consumer.empty)
     refused = Consumer(Gone(0, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
@@ -267,19 +267,19 @@ def test_a_message_gets_an_id_unless_it_has_one() -> None:
         "a",
         EVENT_ID,
     ]
-    assert dict(with_event_id(Message(topic="t", headers={EVENT_ID: ""})).headers)[EVENT_ID], "an empty one is none"
+    assert dict(with_event_id(Message(topic="t", headers={EVENT_ID: ""})).headers)[EVENT_ID], "empty is no id"
     for strange in ("no message", Message(topic="t", headers=cast("Any", "no pairs"))):
         assert with_event_id(strange) is strange
 
 
 class Nameless(Gone):
-    """A record with a header whose name is no text."""
+    """A record with a header name that is not UTF-8."""
 
     def headers(self) -> list[tuple[str, bytes]]:
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 
-def test_a_record_whose_headers_cannot_be_read_is_one_without_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_with_unreadable_headers_has_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecordWithoutId):
         _run(monkeypatch, Consumer(Nameless(0)), lambda *_: None)
     done, _ = _run(monkeypatch, Consumer(Nameless(0)), lambda *_: None, id_from_place=True)

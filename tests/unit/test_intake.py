@@ -1,4 +1,4 @@
-"""What was polled is cut into batches, and offsets never pass a record of ours that is in none."""
+"""Polled records are cut into batches, and offsets never pass a record of our queue that is in no batch."""
 
 from thresher.queue.hand_off.intake import Batch, Intake, Span
 from thresher.queue.wire.marker import MessageId
@@ -24,7 +24,7 @@ def places(batch: Batch | None) -> list[MessageId]:
     return [each.message_id for each in batch.records]
 
 
-def test_a_batch_passes_its_records_and_the_others_between_them() -> None:
+def test_a_batch_passes_its_records_and_interleaved_others() -> None:
     intake = intake_of(0)
     intake.add(record(0, 0))
     intake.skip(0, 1)
@@ -36,7 +36,7 @@ def test_a_batch_passes_its_records_and_the_others_between_them() -> None:
     assert batch.spans == {0: Span(0, 4)}
 
 
-def test_an_offset_stops_before_a_record_that_waits() -> None:
+def test_an_offset_stops_before_a_waiting_record() -> None:
     intake = intake_of(0)
     for offset in (2, 5, 9):
         intake.add(record(0, offset))
@@ -47,7 +47,7 @@ def test_an_offset_stops_before_a_record_that_waits() -> None:
     assert intake.cut(2) == Batch(records=(record(0, 9),), spans={0: Span(9, 10)})
 
 
-def test_a_batch_that_passed_is_not_passed_again() -> None:
+def test_a_passed_batch_is_not_passed_again() -> None:
     intake = intake_of(0, 1)
     intake.add(record(0, 0))
     batch = intake.cut(1)
@@ -59,7 +59,7 @@ def test_a_batch_that_passed_is_not_passed_again() -> None:
     assert again.spans == {1: Span(0, 1)}
 
 
-def test_a_batch_has_no_more_bytes_than_it_may() -> None:
+def test_a_batch_stays_within_its_byte_limit() -> None:
     intake = intake_of(0, most_bytes=5)
     for offset in range(4):
         intake.add(record(0, offset, size=2))
@@ -75,7 +75,7 @@ def test_a_record_larger_than_a_batch_goes_alone() -> None:
     assert places(intake.cut(10)) == [(0, 1)]
 
 
-def test_nothing_polled_is_no_batch() -> None:
+def test_an_empty_poll_makes_no_batch() -> None:
     assert intake_of(0, 1).cut(10, pass_skipped=True) is None
 
 
@@ -92,13 +92,13 @@ def test_other_queues_records_are_passed_once_there_are_enough() -> None:
     assert intake.cut(10, pass_skipped=True) is None
 
 
-def test_other_queues_records_are_passed_when_the_caller_says_so() -> None:
+def test_other_queues_records_are_passed_on_request() -> None:
     intake = intake_of(0)
     intake.skip(0, 0)
     assert intake.cut(10, pass_skipped=True) == Batch(records=(), spans={0: Span(0, 1)})
 
 
-def test_records_behind_one_that_waits_are_not_passed() -> None:
+def test_records_behind_a_waiting_one_are_not_passed() -> None:
     intake = intake_of(0, most_skipped=1)
     intake.add(record(0, 0))
     intake.skip(0, 1)
@@ -135,7 +135,7 @@ def test_records_of_a_forgotten_partition_are_left_out() -> None:
     assert intake.skipped == 0
 
 
-def test_a_record_that_came_before_is_left_out() -> None:
+def test_a_repeated_record_is_left_out() -> None:
     intake = intake_of(0)
     intake.add(record(0, 3))
     intake.add(record(0, 3))
@@ -179,7 +179,7 @@ def test_a_span_begins_at_an_offset_below_the_log() -> None:
     assert batch.spans == {0: Span(5, 22)}
 
 
-def test_reading_goes_on_behind_what_retention_removed() -> None:
+def test_reading_continues_after_records_removed_by_retention() -> None:
     intake = intake_of(0)
     intake.move(0, 30)
     assert intake.position(0) == 30
@@ -191,14 +191,14 @@ def test_reading_goes_on_behind_what_retention_removed() -> None:
 
 
 def batch_of(*places: tuple[int, int], **spans: tuple[int, int]) -> Batch:
-    """`spans` are by partition, as `p0=(0, 3)`."""
+    """Return a batch. `spans` are given by partition, as `p0=(0, 3)`."""
     return Batch(
         records=tuple(record(*place) for place in places),
         spans={int(name[1:]): Span(*span) for name, span in spans.items()},
     )
 
 
-def test_halves_meet_at_the_second_ones_first_record() -> None:
+def test_halves_meet_at_the_second_halfs_first_record() -> None:
     first, second = batch_of((0, 2), (0, 5), (0, 7), p0=(0, 10)).halves()
     assert first == batch_of((0, 2), p0=(0, 5))
     assert second == batch_of((0, 5), (0, 7), p0=(5, 10))

@@ -1,4 +1,4 @@
-"""Signals that the kernel gives to another thread than the main one, in programs whose main thread waits."""
+"""Signals that the kernel delivers to another thread while the main thread waits."""
 
 import os
 import signal
@@ -79,13 +79,13 @@ def waiting(where: str) -> "Iterator[subprocess.Popen[str]]":
 
 
 @pytest.mark.parametrize("where", ["event", "join", "sleep", "read", "process", "asyncio", "nested", "forked"])
-def test_a_signal_to_another_thread_ends_a_wait_of_the_main_one(where: str) -> None:
+def test_a_signal_to_another_thread_ends_the_main_threads_wait(where: str) -> None:
     with waiting(where) as process:
         signal_a_thread(process.pid, signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == ENDED
 
 
-def test_what_was_there_before_is_there_afterwards() -> None:
+def test_previous_signal_handling_is_restored() -> None:
     reader, writer = os.pipe2(os.O_NONBLOCK)
     before = signal.set_wakeup_fd(writer)
     heard: list[int] = []
@@ -113,7 +113,7 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def test_a_descriptor_that_was_set_meanwhile_stays() -> None:
+def test_a_descriptor_set_meanwhile_stays() -> None:
     reader, writer = os.pipe2(os.O_NONBLOCK)
     before = signal.set_wakeup_fd(-1)
     try:

@@ -25,7 +25,7 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     assert (found.executable, found.major) == (executable, 21)
 
 
-def test_one_that_is_too_old_is_passed_over_for_one_that_fits(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     java(tmp_path / "home", "1.8.0_402")
     java(tmp_path / "jvm" / "java-11", "11.0.2")
     executable = java(tmp_path / "jvm" / "java-17", "17.0.15")
@@ -58,7 +58,7 @@ def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Be a user whom directories can be closed to: to root none is."""
+    """Drop root's privileges, because root can read every directory."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
@@ -68,7 +68,7 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(before)
 
 
-def test_a_directory_that_may_not_be_searched_is_passed_over() -> None:
+def test_an_unreadable_directory_is_skipped() -> None:
     place = open_directory()
     closed = java(place / "closed", "17.0.1").parent
     executable = java(place / "open", "17.0.15")

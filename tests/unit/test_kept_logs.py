@@ -1,4 +1,4 @@
-"""The logs of a failed test are kept, though the test removes them."""
+"""The logs of a failed test are kept, although the test removes its directory."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_failed_tests_logs_outlive_their_directory(places: Path, tmp_path: Pat
     assert len(found["relay.log"]) == 2_000_000
 
 
-def test_another_test_has_its_own_logs_alone(places: Path, tmp_path: Path) -> None:
+def test_each_test_keeps_only_its_own_logs(places: Path, tmp_path: Path) -> None:
     with KeptLogs(places, tmp_path / "failures") as kept:
         kept.look()
         shutil.rmtree(places)

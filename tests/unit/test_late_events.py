@@ -1,4 +1,4 @@
-"""Events that an engine reports late are those of its own term, and of no leadership that is over."""
+"""Late events of an engine count for its own term, and are dropped after the leadership."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ SETTINGS = Settings(name="r", dsn="", outbox=TableName(table="outbox"), kafka={}
 
 
 class Engine:
-    """One that ends at once, and whose observer is kept."""
+    """An engine that ends at once, and keeps its observer."""
 
     made: "list[Engine]"
     done = True
@@ -38,17 +38,17 @@ class Engine:
         return Snapshot(pipeline="r", state=EngineState.DONE, error=None, master=None, shards=())
 
     def wait(self) -> Snapshot:
-        # The first one finds the term gone, with a restore.
+        # The first engine finds the term reverted by a restore.
         if len(Engine.made) == 1:
             raise Superseded("an older term")
-        # The engine before this one reports late.
+        # The previous engine reports late.
         Engine.made[0].observer(3, "held", {"topics": ["t"], "why": "gone"})
         self.observer(0, REFRESHED, {"leader_id": str(uuid.UUID(int=7))})
         return self.snapshot()
 
 
 class Term:
-    """A term that keeps what it is told."""
+    """A term that records its events."""
 
     alarms: Mapping[str, str] = MappingProxyType({})
     pipeline = SimpleNamespace(policy=Policy())
@@ -68,7 +68,7 @@ class Term:
         return True
 
 
-def test_late_events_of_one_engine_are_not_those_of_the_next_term(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_events_of_an_engine_do_not_reach_later_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leading, "Engine", Engine)
     monkeypatch.setattr(Engine, "made", [], raising=False)
     terms: list[Term] = []

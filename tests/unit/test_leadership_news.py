@@ -1,4 +1,4 @@
-"""What event handlers are told of a leadership that begins, goes on and ends."""
+"""Events of a leadership that begins, continues and ends."""
 
 import uuid
 from typing import Any
@@ -13,7 +13,7 @@ ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
 class Listening:
-    """An announcer that keeps what it is given."""
+    """An announcer that records its events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -46,9 +46,7 @@ def test_each_change_has_its_event(news: LeadershipNews, listening: Listening) -
     assert listening.events == [LeaderAcquired(leader_id=ONE), LeaderRefreshed(leader_id=TWO), LeaderRevoked()]
 
 
-def test_a_superseded_leader_is_fenced_and_the_next_leadership_is_another_matter(
-    news: LeadershipNews, listening: Listening
-) -> None:
+def test_only_the_superseded_leadership_is_reported_as_fenced(news: LeadershipNews, listening: Listening) -> None:
     news.superseded = "a newer one has taken over"
     news.followed(Refreshed(leader_id=ONE))
     news.followed(Revoked())

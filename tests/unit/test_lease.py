@@ -1,4 +1,4 @@
-"""When a standby looks at a lease again, and when it takes one that should have been renewed."""
+"""When a standby checks a lease again, and when it takes a lease that was not renewed."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ from thresher.election.settings import ElectionSettings
 ROW = Row(holder="somebody", token=7, until="2026-01-01 00:00:00+00", span_seconds=1.5, left_seconds=1.2)
 
 
-def test_a_lease_is_looked_at_often_and_just_when_it_ends() -> None:
+def test_a_lease_is_checked_often_and_at_its_expiry() -> None:
     assert next_look(ROW) == 0.2
     assert next_look(replace(ROW, left_seconds=0.07)) == 0.07
     assert 0 < next_look(replace(ROW, left_seconds=0.0)) < 0.05
@@ -31,7 +31,7 @@ def test_a_lease_that_is_renewed_is_never_stale() -> None:
         assert not seen.stale(number + 1.0)
 
 
-def test_a_lease_that_is_not_renewed_is_stale_after_twice_its_length_whatever_it_says() -> None:
+def test_a_lease_is_stale_after_twice_its_length() -> None:
     seen = Seen(row=ROW, since=10.0)
     seen = seen.of(replace(ROW, left_seconds=3600.0), 12.9)
     assert not seen.stale(12.9)
@@ -39,15 +39,15 @@ def test_a_lease_that_is_not_renewed_is_stale_after_twice_its_length_whatever_it
 
 
 @given(st.floats(0.2, 600))
-def test_a_leader_of_a_group_ends_before_its_session_does_and_beats_often_enough(timeout: float) -> None:
+def test_a_group_leader_steps_down_before_its_session_ends(timeout: float) -> None:
     settings = ElectionSettings(heartbeat_timeout_seconds=timeout)
-    # The client's own heartbeats are 0.3 s apart.
+    # The Kafka client sends heartbeats every 0.3 s.
     assert timeout + 0.3 < session_seconds(timeout)
     assert beat_seconds(settings) <= timeout / 2
 
 
 class Replica:
-    """A hot standby as a lease meets it: it can be looked at, and refuses to be written to."""
+    """A connection to a hot standby server: reads succeed, writes are refused."""
 
     def __init__(self, counted: list[float]) -> None:
         counted.append(time.monotonic())
@@ -62,7 +62,7 @@ class Replica:
 
 
 class Ended:
-    """A lease whose last holder was killed: its time is over, and the first one that asks gets it."""
+    """A connection to an expired lease: the first request gets it."""
 
     def __init__(self) -> None:
         self.taken = self.released = 0
@@ -83,7 +83,7 @@ class Ended:
     def close(self) -> None: ...
 
 
-def test_a_lease_that_has_ended_is_taken_and_released_by_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_lease_is_taken_and_a_stop_releases_it(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = Ended()
     monkeypatch.setattr(Lease, "_connect", lambda _: connection)
     lease = Lease(dsn="", name="r")
@@ -94,7 +94,7 @@ def test_a_lease_that_has_ended_is_taken_and_released_by_a_stop(monkeypatch: pyt
     assert (connection.taken, connection.released) == (1, 1)
 
 
-def test_a_lease_that_can_be_looked_at_and_not_taken_waits_longer_each_time_and_says_so_once(
+def test_a_read_only_lease_table_is_retried_with_back_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connected: list[float] = []
@@ -105,14 +105,14 @@ def test_a_lease_that_can_be_looked_at_and_not_taken_waits_longer_each_time_and_
     eventually(lambda: len(connected) >= 4, 30.0)
     assert lease.trouble == "cannot execute UPDATE in a read-only transaction"
     lease.stop()
-    # 0.1, 0.2 and 0.4 s at least, whatever the machine does besides.
+    # At least 0.1, 0.2 and 0.4 s.
     assert connected[3] - connected[0] >= 0.7
     assert [record.getMessage() for record in caplog.records] == [
         "the lease waits for its database: cannot execute UPDATE in a read-only transaction"
     ]
 
 
-def test_one_that_has_led_waits_longer_each_time_for_a_database_that_refuses_it(
+def test_a_former_leader_retries_a_refusing_database_with_back_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[float] = []
@@ -132,7 +132,7 @@ def test_one_that_has_led_waits_longer_each_time_for_a_database_that_refuses_it(
 
 
 class Breaking:
-    """A connection that serves once, and then breaks."""
+    """A connection that works once, and then breaks."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -1,4 +1,4 @@
-"""The name of a lease's session, by which a standby knows who leads."""
+"""The name of a lease's session, which tells a standby the leader."""
 
 import os
 import socket
@@ -19,6 +19,6 @@ def test_a_session_names_its_process(lease: str) -> None:
 
 
 @pytest.mark.parametrize("session", [None, "", "pgbouncer"])
-def test_a_holder_whose_session_is_not_known_is_named_by_its_id(session: str | None) -> None:
+def test_a_holder_with_an_unknown_session_is_named_by_id(session: str | None) -> None:
     holder = str(uuid4())
     assert leader_of(holder, session) == f"the holder {holder} of the lease"

@@ -1,4 +1,4 @@
-"""What a process has counted never goes back, whatever its engines do."""
+"""Counters of a process never go back across its engines."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_a_new_leadership_counts_on_where_the_last_one_ended() -> None:
     ledger.follow(lambda: snapshot({"relayed": 1}, {"relayed": 0}, restarts=1))
     assert relayed(ledger) == [7, 7]
     assert [counts["restarts"] for counts in ledger.shards().values()] == [4, 4]
-    # Closing twice, or not at all, counts nothing twice.
+    # A second close counts nothing twice.
     ledger.close()
     ledger.close()
     assert relayed(ledger) == [7, 7]

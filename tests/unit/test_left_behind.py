@@ -1,4 +1,4 @@
-"""Calls that hang keep nobody, and a leadership that is told to end does so in every state."""
+"""A hanging call delays no caller, and a leadership can be ended in every state."""
 
 import threading
 from typing import Any
@@ -42,7 +42,7 @@ def test_a_call_that_hangs_is_left_behind() -> None:
 
 
 class Stopped(Stuck):
-    """An engine that stops as it is told to."""
+    """An engine that stops on request."""
 
     def wait(self) -> Snapshot:
         assert self._asked.wait(60)
@@ -53,7 +53,7 @@ class Stopped(Stuck):
 
 
 @pytest.mark.parametrize("end", [Leading.request_stop, Leading.kill, Leading.abandon])
-def test_a_superseded_leadership_ends_although_its_database_hangs(end: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superseded_leadership_ends_despite_a_hanging_database(end: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Event()
 
     class Hanging(Term):

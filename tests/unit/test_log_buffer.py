@@ -1,4 +1,4 @@
-"""The buffer of changes that were read from the log and are not decided."""
+"""The buffer of changes that were read from the log and that no progress record covers yet."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -45,7 +45,7 @@ def taken(buffer: LogBuffer, **changes: Any) -> list[int]:
     return [row[0] for row in buffer.take(request)[0]]
 
 
-def test_a_read_leaves_out_what_is_in_flight_or_held() -> None:
+def test_a_read_leaves_out_changes_in_flight_or_held() -> None:
     buffer = filled(position(10), position(20), position(30))
     buffer.add(chunk(position(40), topic="b"))
     assert taken(buffer) == [1, 2, 3, 4]
@@ -69,7 +69,7 @@ def test_a_full_buffer_takes_no_more() -> None:
     assert filled(position(10), rows=2, bytes=30).room == (1, 20)
 
 
-def test_a_record_names_what_others_have_overtaken() -> None:
+def test_a_record_names_overtaken_changes() -> None:
     buffer = filled(position(10), position(20), position(30), ended=31)
     after = buffer.after([2])
     assert (after.position, after.waiting) == (position(20), frozenset({position(10)}))
@@ -78,7 +78,7 @@ def test_a_record_names_what_others_have_overtaken() -> None:
     assert not after.decides(position(30))
 
 
-def test_a_record_names_waiting_changes_that_have_not_come_again() -> None:
+def test_a_record_names_waiting_changes_not_yet_read_again() -> None:
     buffer = LogBuffer(Bounds())
     covered = Coverage(position=position(40), waiting=frozenset({position(10), position(20)}), noted=5)
     buffer.cover(covered)
@@ -87,7 +87,7 @@ def test_a_record_names_waiting_changes_that_have_not_come_again() -> None:
     assert (after.position, after.waiting, after.noted) == (position(40), frozenset({position(20)}), 5)
 
 
-def test_a_waiting_change_that_is_sent_later_takes_nothing_back() -> None:
+def test_a_waiting_change_sent_later_moves_no_position_back() -> None:
     buffer = filled(position(10), position(20), ended=21)
     buffer.decide([2], buffer.after([2]))
     after = buffer.after([1])
@@ -111,14 +111,14 @@ def test_a_commit_that_has_not_ended_is_not_confirmed() -> None:
     assert buffer.after([1, 2, 3]).noted == 11
 
 
-def test_what_the_last_record_covers_is_left_out() -> None:
+def test_changes_that_the_last_record_covers_are_left_out() -> None:
     buffer = LogBuffer(Bounds())
     buffer.cover(Coverage(position=position(20), waiting=frozenset({position(10)})))
     buffer.add(chunk(position(5), position(10), position(20), position(30)))
     assert [change.position for change in buffer._changes.values()] == [position(10), position(30)]
 
 
-def test_nothing_is_given_before_dead_changes_are_set_aside_again() -> None:
+def test_no_change_is_given_before_dead_ones_are_stored() -> None:
     buffer = LogBuffer(Bounds())
     waiting = frozenset({position(10)})
     buffer.cover(Coverage(position=position(20), waiting=waiting, dead={position(20): BAD}))
@@ -132,14 +132,14 @@ def test_nothing_is_given_before_dead_changes_are_set_aside_again() -> None:
     assert taken(buffer) == [1]
 
 
-def test_dead_changes_before_the_slot_were_set_aside() -> None:
+def test_dead_changes_before_the_slot_were_stored() -> None:
     buffer = LogBuffer(Bounds())
     buffer.cover(Coverage(position=position(20), dead={position(20): BAD}))
     buffer.begin_at(21)
     assert not buffer.owes
 
 
-def test_a_record_found_later_takes_its_changes_out_of_the_buffer() -> None:
+def test_a_record_found_later_removes_its_changes() -> None:
     buffer = filled(position(10), position(20), position(30), ended=31)
     (found,) = buffer.cover(Coverage(position=position(20), dead={position(20): BAD}))
     assert found.row[0] == 20
@@ -157,12 +157,12 @@ def test_the_log_is_quiet_when_nothing_is_undecided() -> None:
     assert buffer.quiet_at == 99
 
 
-def test_a_dead_change_stays_owed_until_it_is_set_aside() -> None:
+def test_a_dead_change_stays_owed_until_it_is_stored() -> None:
     buffer, covered = LogBuffer(Bounds()), Coverage(position=position(20), dead={position(20): BAD}, noted=10)
     buffer.cover(covered)
     buffer.begin_at(10)
     assert len(buffer.add(chunk(position(20), ended=21))) == 1
-    # The producer failed meanwhile, and recovery has found the same record.
+    # The producer failed meanwhile, and recovery finds the same record.
     assert buffer.cover(covered) == []
     assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (True, 10, {position(20): BAD})
     buffer.paid()
@@ -181,7 +181,7 @@ def test_a_dead_change_stays_owed_until_it_is_set_aside() -> None:
 @pytest.mark.parametrize(
     "came", [chunk(position(15), ended=21), chunk(position(25)), chunk(idle_at=40)], ids=["ended", "overtaken", "idle"]
 )
-def test_a_log_without_what_progress_names_is_another_one(named: Coverage, came: Chunk) -> None:
+def test_a_log_without_changes_that_progress_names_is_foreign(named: Coverage, came: Chunk) -> None:
     buffer = LogBuffer(Bounds())
     buffer.cover(named)
     buffer.begin_at(10)
@@ -189,7 +189,7 @@ def test_a_log_without_what_progress_names_is_another_one(named: Coverage, came:
         buffer.add(came)
 
 
-def test_a_log_that_begins_behind_what_progress_names_goes_on() -> None:
+def test_a_log_that_begins_behind_named_changes_is_accepted() -> None:
     buffer = LogBuffer(Bounds())
     named = Coverage(position=position(20), waiting=frozenset({position(10)}), dead={position(20): BAD}, noted=21)
     buffer.cover(named)
@@ -199,10 +199,10 @@ def test_a_log_that_begins_behind_what_progress_names_goes_on() -> None:
     assert taken(buffer) == [1]
 
 
-def test_a_row_with_a_flaw_is_set_aside_as_it_was() -> None:
+def test_a_malformed_row_becomes_dead_unchanged() -> None:
     flawed: PendingRow = (7, NOW, "a", b"k", b"v", (), (), None, None, "headers", None, ([["x"]], [], None))
     buffer = LogBuffer(Bounds())
     buffer.add(Chunk(positions=[position(10)], rows=[flawed], commit_times=[1], size=10))
     request = ReadRequest(rows=10, bytes=1_000, in_flight={})
-    assert [len(row) for row in buffer.take(request)[0]] == [10], "nobody who sends rows knows more columns"
+    assert [len(row) for row in buffer.take(request)[0]] == [10], "a row to be sent has no further columns"
     assert buffer.dead_of([(1, BAD)])[position(10)].row == flawed

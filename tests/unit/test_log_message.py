@@ -1,4 +1,4 @@
-"""The encoding of messages in the log, compared with what protocol buffers' own library makes of it."""
+"""The encoding of messages in the log, compared with the protobuf library."""
 
 import contextlib
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ _FIELDS = {"LogMessage": ["topic:9", "key:12", "value:12", "headers:h", "partiti
 
 
 def library() -> dict[str, Any]:
-    """Return the messages as a user's own definition of them gives."""
+    """Return the message classes of the protobuf library, as a user defines them."""
     file = descriptor_pb2.FileDescriptorProto(name="log.proto", package="log", syntax="proto2")
     for name, fields in _FIELDS.items():
         made = file.message_type.add(name=name)
@@ -75,12 +75,12 @@ def expected(drawn: Any) -> LoggedMessage:
 
 @given(rows)
 @example(("t", b"x" * 127, b"x" * 128, [("n" * 16_384, None)], 128, 0))
-def test_what_is_written_is_what_the_library_writes(drawn: Any) -> None:
+def test_encoded_messages_equal_those_of_the_library(drawn: Any) -> None:
     assert encode(as_row(drawn)) == bytes([VERSION]) + by_library(drawn).SerializeToString()
 
 
 @given(rows)
-def test_what_is_written_is_read_again(drawn: Any) -> None:
+def test_encoded_messages_decode_to_the_same(drawn: Any) -> None:
     assert decode(encode(as_row(drawn))) == expected(drawn)
 
 
@@ -92,7 +92,7 @@ def test_fields_of_a_later_version_are_skipped(drawn: Any, more: bytes, number: 
 
 
 @given(rows, rows)
-def test_of_a_field_that_repeats_the_last_counts(first: Any, last: Any) -> None:
+def test_the_last_of_a_repeated_field_counts(first: Any, last: Any) -> None:
     both = by_library(first).SerializeToString() + by_library(last).SerializeToString()
     found = decode(bytes([VERSION]) + both)
     merged = LIBRARY["LogMessage"].FromString(both)
@@ -101,21 +101,21 @@ def test_of_a_field_that_repeats_the_last_counts(first: Any, last: Any) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_anything_is_read_or_refused(content: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_refused(content: bytes) -> None:
     for tried in (content, bytes([VERSION]) + content):
         with contextlib.suppress(Unreadable):
             assert isinstance(decode(tried), LoggedMessage)
 
 
 @given(rows, st.data())
-def test_a_message_that_is_cut_short_is_never_read_as_another_value(drawn: Any, data: st.DataObject) -> None:
+def test_a_truncated_message_never_decodes_to_another_value(drawn: Any, data: st.DataObject) -> None:
     whole = encode(as_row(drawn))
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     try:
         found = decode(cut)
     except Unreadable:
         return
-    # Cut between two fields: what is there is right.
+    # Cut between two fields: the remaining fields are correct.
     whole_parts: list[Any] = list(expected(drawn))
     for part, of_all in zip(found, whole_parts, strict=True):
         assert part is None or part == of_all or (isinstance(part, tuple) and of_all[: len(part)] == part)
@@ -138,6 +138,6 @@ def test_a_message_that_is_cut_short_is_never_read_as_another_value(drawn: Any, 
         (b"\x01\x0a\x01t\x3a\x05x", "cut short"),
     ],
 )
-def test_what_cannot_be_read_says_why(content: bytes, why: str) -> None:
+def test_an_unreadable_message_gives_the_reason(content: bytes, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         decode(content)

@@ -1,4 +1,4 @@
-"""Whether the log still holds all that the last progress record does not cover."""
+"""Whether the log still holds all changes that the last progress record does not cover."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,12 +35,12 @@ SLOT = LogSlot(
 )  # fmt: skip
 
 
-def test_a_log_that_goes_on_misses_nothing() -> None:
+def test_a_continued_log_misses_nothing() -> None:
     assert missing(ORIGIN, COVERED, STAND) is None
     assert missing(ORIGIN, COVERED, replace(STAND, confirmed=100)) is None
 
 
-def test_a_slot_beyond_what_was_noted_was_made_anew() -> None:
+def test_a_slot_beyond_the_noted_position_was_recreated() -> None:
     found = missing(ORIGIN, COVERED, replace(STAND, confirmed=601))
     assert found is not None
     assert "made again" in found.why
@@ -57,20 +57,20 @@ def test_a_slot_beyond_what_was_noted_was_made_anew() -> None:
     ],
     ids=["another system", "a timeline that begins before", "an unknown timeline", "a shorter log"],
 )
-def test_a_log_without_what_was_published_is_another_one(stand: LogStand) -> None:
+def test_a_log_without_published_changes_is_foreign(stand: LogStand) -> None:
     found = missing(ORIGIN, COVERED, stand)
     assert found is not None
     assert found.elsewhere
-    # None of the positions means anything there.
+    # In another log none of the positions has a meaning.
     assert adopted(COVERED, found, stand) == Coverage(noted=stand.confirmed)
 
 
-def test_a_timeline_that_begins_behind_what_was_published_goes_on() -> None:
+def test_a_timeline_that_begins_after_published_changes_is_accepted() -> None:
     assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)), confirmed=500)) is None
 
 
 def test_a_slot_made_on_the_new_timeline_is_noticed() -> None:
-    # What was noted behind the point where the timeline was left means nothing on the new one.
+    # Positions beyond the end of the old timeline have no meaning on the new one.
     noted = replace(COVERED, noted=900)
     stand = replace(STAND, timeline=3, left=((2, 600),), end=1000)
     found = missing(ORIGIN, noted, replace(stand, confirmed=800))
@@ -91,7 +91,7 @@ def test_only_an_accepted_slot_may_miss_something() -> None:
 
 
 @pytest.mark.parametrize("published", ["1/8/3/16384", "1/7/4/16384", "1/7/3/16390", "gone"])
-def test_a_publication_that_was_changed_may_miss_inserts(published: str) -> None:
+def test_a_changed_publication_may_miss_inserts(published: str) -> None:
     span = LogSpan(published="1/7/3/16384", first_xid=700)
     assert changed(span, published)
     assert not changed(span, span.published)
@@ -106,34 +106,34 @@ def test_a_span_goes_on_from_where_it_began() -> None:
     assert UNKNOWN.table is None
 
 
-def test_transactions_behind_a_mark_are_in_the_log() -> None:
+def test_transactions_after_a_mark_are_in_the_log() -> None:
     assert since_mark(900, 700) == 701
-    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "numbers start over in the log, and not here"
+    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "transaction ids wrap around in the log, and not here"
     assert since_mark(900, 899) == 900
-    assert since_mark(900, 950) == 900, "it was made later"
+    assert since_mark(900, 950) == 900, "the slot was made later"
 
 
-def test_a_mark_counts_that_is_read_after_the_first_record() -> None:
-    """The server may tell how far it is before the mark: that was recorded, and its tail was killed."""
+def test_a_mark_read_after_the_first_record_counts() -> None:
+    """A position before the mark may be recorded first, by a tail that was then killed."""
     recorded = goes_on(LogSpan(published="1/2/3/4", first_xid=900), LogSpan(published="1/2/3/4", first_xid=950))
     assert behind_mark(recorded, 701).first_xid == 701
     assert behind_mark(recorded, 920).first_xid == 900, "another slot was made later"
 
 
-def test_what_was_noted_beyond_a_timelines_end_means_nothing() -> None:
+def test_positions_beyond_a_timelines_end_mean_nothing() -> None:
     assert on_timeline(ORIGIN, COVERED, STAND) == COVERED
     later = replace(STAND, timeline=3, left=((2, 550),))
     assert on_timeline(ORIGIN, COVERED, later) == replace(COVERED, noted=550)
 
 
-def test_a_changed_publication_says_from_where_and_what_is_left() -> None:
+def test_a_changed_publication_is_reported_with_position_and_remedy() -> None:
     told = not_published(0x258, TableSource(table=TableName(table="orders", schema="public")), "shop")
     assert "behind 0/258 may be missing" in told
     assert "can be inserted again" in told
     assert "thresher adopt shop" in told
 
 
-def test_what_may_be_missing_is_named_with_what_is_left() -> None:
+def test_possible_losses_are_named_with_the_remedy() -> None:
     table = TableName(table="orders", schema="public")
     told = what_to_do(COVERED, TableSource(table=table), "shop")
     assert "behind 0/258 (2027-01-15 08:00:00 UTC)" in told
@@ -152,9 +152,7 @@ def test_what_may_be_missing_is_named_with_what_is_left() -> None:
         ({}, replace(SLOT, confirmed=601), "made again"),
     ],
 )
-def test_a_stream_of_another_log_than_was_judged_is_left(
-    changes: dict[str, Any], slot: LogSlot | None, why: str
-) -> None:
+def test_a_stream_of_another_log_is_closed(changes: dict[str, Any], slot: LogSlot | None, why: str) -> None:
     streamed = SystemIdentity(**{"system_id": "7", "timeline": 2, "position": 900, **changes})
     with pytest.raises(DatabaseLost, match=why):
         require_unchanged(STAND, streamed, slot, 600)

@@ -1,4 +1,4 @@
-"""What the log looks like, for people and for machines."""
+"""The log's formats, for people and for machines."""
 
 import io
 import json
@@ -17,7 +17,7 @@ logger = logging.getLogger("thresher.some.part")
 def as_it_was() -> Iterator[None]:
     root, package = logging.getLogger(), logging.getLogger("thresher")
     handlers, levels = list(root.handlers), (root.level, package.level)
-    # Not pytest's own: what is set up replaces whatever was there, and closes it.
+    # Without pytest's own handlers: the set-up replaces and closes all existing handlers.
     root.handlers = []
     yield
     root.handlers = handlers
@@ -29,7 +29,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_is_an_object_with_names_that_stay() -> None:
+def test_a_line_is_a_json_object_with_stable_names() -> None:
     stream = io.StringIO()
     configure_logging(LogFormat.JSON, "info", stream)
     logger.info("shard %d is %s", 3, "up", extra={"shard": 3, "relay": "grün"})
@@ -59,7 +59,7 @@ def test_an_error_brings_its_stack_in_the_same_line() -> None:
     assert "Traceback" in line["exception"]["stack"]
 
 
-def test_no_line_is_lost_for_what_it_was_given() -> None:
+def test_no_line_is_lost_for_odd_arguments() -> None:
     stream = io.StringIO()
     configure_logging("json", logging.INFO, stream)
     loop: list[Any] = []
@@ -70,7 +70,7 @@ def test_no_line_is_lost_for_what_it_was_given() -> None:
     assert line["loop"] == "[[...]]"
 
 
-def test_people_get_lines_of_text() -> None:
+def test_the_text_format_has_plain_lines() -> None:
     stream = io.StringIO()
     configure_logging(level=logging.DEBUG, stream=stream)
     logger.debug("shard %d is up", 3, extra={"shard": 3})
@@ -81,12 +81,12 @@ def test_people_get_lines_of_text() -> None:
     assert second.endswith("WARNING look here")
 
 
-def test_a_format_that_is_none_is_refused() -> None:
+def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ValueError, match="xml"):
         configure_logging("xml")
 
 
-def test_a_line_of_a_library_that_cannot_be_written_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_librarys_malformed_line_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     log = logging.Logger("some.library")
     log.addHandler(CountingHandler(io.StringIO()))
     log.warning("%d rows", "many")

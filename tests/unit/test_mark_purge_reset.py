@@ -1,4 +1,4 @@
-"""What mark-purge/reset decides about faults, step by step: each test answers its effects by hand."""
+"""The decisions of mark, purge and reset about faults, step by step: each test answers the effects."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,10 +45,10 @@ def ids_of(settle: Settle) -> Sequence[int]:
 
 
 class Run:
-    """The protocol, given its lots one after another, and answered as on a good day where nothing else is said."""
+    """Runs the protocol with these batches in turn. Effects without a given answer succeed."""
 
-    def __init__(self, *lots: Sequence[Row], **answers: Callable[[Any], Any]) -> None:
-        left = [list(lot) for lot in lots]
+    def __init__(self, *batches: Sequence[Row], **answers: Callable[[Any], Any]) -> None:
+        left = [list(batch) for batch in batches]
         self.steps = protocol(
             ShardIdentity(outbox_id="ours", term="now", shard=2),
             Rules(),
@@ -99,7 +99,7 @@ def once(answer: Any, otherwise: Any) -> Callable[[Any], Any]:
     return lambda _: left.pop() if left else otherwise
 
 
-def test_a_row_that_was_not_delivered_goes_again_before_its_followers_and_the_others_are_committed() -> None:
+def test_an_undelivered_row_is_sent_again_before_its_followers() -> None:
     run = Run([row(1), row(2), row(3, b"l")], Flush=once([Fault(kind=None, why="not now", place=0)], []))
     assert run.waves == [[1, 3], [1], [2]]
     assert run.settled == [[3], [1], [2]]
@@ -107,7 +107,7 @@ def test_a_row_that_was_not_delivered_goes_again_before_its_followers_and_the_ot
     assert not run.of(DiscardReadAhead)
 
 
-def test_a_poison_row_dies_in_the_transaction_of_its_neighbours_and_a_transient_fault_beside_it_is_borne() -> None:
+def test_a_poison_row_dies_beside_a_transient_fault() -> None:
     faults = [Fault(kind=Kind.TOO_LARGE, why="large", place=1), Fault(kind=None, why="not now", place=2)]
     run = Run([row(1, b"a"), row(2, b"b"), row(3, b"c")], Flush=once(faults, []))
     first = run.of(WriteProgress)[0].progress
@@ -119,35 +119,35 @@ def test_a_poison_row_dies_in_the_transaction_of_its_neighbours_and_a_transient_
 @pytest.mark.parametrize(
     "refused", [{"WriteProgress": once(False, True)}, {"Commit": once(False, True)}], ids=["note", "commit"]
 )
-def test_an_end_that_is_not_certain_is_found_out_by_recovery_and_everything_is_marked_anew(refused: Any) -> None:
+def test_recovery_resolves_an_unknown_commit_and_marks_again(refused: Any) -> None:
     run = Run([row(1), row(2)], [row(1), row(2)], **refused)
     assert run.waves == [[1], [1], [2]]
     assert run.settled == [[1], [2]]
     kinds = [type(effect) for effect in run.seen]
     assert kinds.count(Init) == 2
-    # The read-ahead forgets, and its next marks are under another leader id.
+    # The read-ahead is discarded, and its next marks have another leader id.
     assert kinds.index(DiscardReadAhead) > max(place for place, kind in enumerate(kinds) if kind is Init)
 
 
-def test_a_fault_that_is_no_rows_own_ends_the_transaction_and_accuses_nobody() -> None:
+def test_a_fault_without_a_row_ends_the_transaction() -> None:
     run = Run([row(1)], [row(1)], Flush=once([Fault(kind=None, why="not now")], []))
     assert run.waves == [[1], [1]]
     assert run.settled == [[1]]
 
 
-def test_a_shard_that_gets_nowhere_lets_its_supervisor_wait() -> None:
+def test_a_shard_without_progress_leaves_waiting_to_its_supervisor() -> None:
     with pytest.raises(BrokerLost, match="5 transactions in a row came to nothing"):
         Run(*([row(1)] for _ in range(20)), Commit=lambda _: False)
 
 
-def test_what_was_not_sent_in_the_end_loses_its_mark() -> None:
+def test_unsent_rows_lose_their_marks_at_the_end() -> None:
     taken = iter([Batch(rows=RowList([row(1), row(2), row(3)])), None])
     run = Run(Take=lambda _: next(taken))
     assert run.settled == [[1]]
     assert run.of(Reset) == [Reset((2, 3))]
 
 
-def test_nothing_of_a_key_is_sent_before_the_purge_of_what_is_before_it_is_done() -> None:
+def test_a_key_waits_for_the_purge_of_earlier_rows() -> None:
     run = Run([row(1), row(2)], [row(3, b"l")], [row(4, b"l")])
     kinds = [type(effect) for effect in run.seen]
     for purged, follower in ((1, 2), (3, 4)):
@@ -176,22 +176,22 @@ def faults_of(*found: Undelivered, rows: Sequence[Row] = (row(1), row(2, b"l")))
     return Faults(progress="p", topics=topics, lenient=True).of(found, RowList(rows))
 
 
-def test_a_delivery_that_failed_is_its_rows_by_topic_and_key() -> None:
+def test_a_failed_delivery_is_matched_by_topic_and_key() -> None:
     assert faults_of(undelivered(Refusal.MOMENT, key=b"l")) == [Fault(kind=None, why="t: no", place=1)]
-    # Rows without a key cannot be told apart.
+    # Rows without a key cannot be distinguished.
     keyless = [row(1, None), row(2, None)]
     assert faults_of(undelivered(Refusal.MOMENT, key=None), rows=keyless) == [Fault(kind=None, why="t: no")]
 
 
-def test_a_missing_topic_is_the_topics_fault_even_if_the_client_says_so_of_a_row() -> None:
+def test_a_missing_topic_is_the_topics_fault() -> None:
     assert faults_of(undelivered(Refusal.TOPIC, place=0)) == [Fault(kind=Kind.NO_TOPIC, why="t: no", topic="t")]
 
 
-def test_a_record_that_was_refused_with_its_batch_condemns_no_row_by_its_key() -> None:
+def test_a_record_refused_with_its_batch_names_no_row() -> None:
     assert faults_of(undelivered(Refusal.SIZE)) == [Fault(kind=Kind.TOO_LARGE, why="t: no")]
 
 
-def test_the_empty_record_of_progress_is_no_rows_fault_and_a_fenced_producer_is_the_end() -> None:
+def test_a_failed_progress_record_is_no_rows_fault() -> None:
     assert faults_of(undelivered(Refusal.MOMENT, place=0, topic="p")) == []
     with pytest.raises(BrokerLost) as caught:
         faults_of(undelivered(Refusal.FENCED, place=0))

@@ -19,13 +19,13 @@ WINDOW = Ahead(most_rows=1_000, window_rows=5_000, window_bytes=1_000, most_byte
 
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "settle", "discard"]), st.integers(0, 400)), max_size=60))
-def test_no_more_bytes_are_in_flight_than_the_window_has(steps: list[tuple[str, int]]) -> None:
+def test_bytes_in_flight_stay_within_the_window(steps: list[tuple[str, int]]) -> None:
     ahead, flying, next_id = ReadAhead(WINDOW), dict[int, int](), 0
     for step, number in steps:
         if step == "read" and ahead._is_due():
             request = ahead.await_due()
             assert request is not None
-            # As a table answers: as many rows as there is room for, and one at least.
+            # As a read of the table: as many rows as there is room for, and at least one.
             sizes = [number] * max(1, request.bytes // max(1, number))
             ids = range(next_id, next_id := next_id + len(sizes))
             ahead.claim(dict.fromkeys(ids, 0), request.generation, sizes)
@@ -41,7 +41,7 @@ def test_no_more_bytes_are_in_flight_than_the_window_has(steps: list[tuple[str, 
     assert ahead._is_due() == (sum(flying.values()) <= 500 and len(flying) < 5_000)
 
 
-def test_without_a_window_bytes_in_flight_keep_nobody_from_reading() -> None:
+def test_bytes_in_flight_are_unlimited_without_a_window() -> None:
     ahead = ReadAhead(Ahead(most_rows=1_000))
     ahead.claim({1: 0}, 0, [100_000_000])
     assert not ahead.by_bytes
@@ -49,7 +49,7 @@ def test_without_a_window_bytes_in_flight_keep_nobody_from_reading() -> None:
 
 
 @pytest.mark.parametrize("headers", [([], []), (["n"], [b"12345"]), (["n", "m"], [b"12345", None]), (None, None)])
-def test_the_size_of_a_row_is_that_of_its_key_value_and_headers(headers: tuple[Any, Any]) -> None:
+def test_a_rows_size_counts_key_value_and_headers(headers: tuple[Any, Any]) -> None:
     rows: list[tuple[Any, ...]] = [(id_, NOON, "t", b"key", b"v" * id_, *headers, None, None) for id_ in range(3)]
     rows.append((3, NOON, "t", None, None, [], [], None, None))
     own = sum(len(part or b"") for column in headers for part in column or ())

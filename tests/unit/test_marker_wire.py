@@ -1,4 +1,4 @@
-"""Markers on the wire, both ways: protoc with kafka-mq-go's definition writes what we read, and reads what we write."""
+"""Markers on the wire in both directions, compared with protoc and kafka-mq-go's definition."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def written_by_the_original(text: str) -> bytes:
 
 
 def read_by_the_original(content: bytes) -> list[str]:
-    """Return a marker's lines of text, as kafka-mq-go reads it. What it does not know has a number, not a name."""
+    """Return a marker in text format, as kafka-mq-go reads it. An unknown field has a number instead of a name."""
     return [line.strip() for line in protoc(content, "--decode=original.Marker", ORIGINAL.name).decode().splitlines()]
 
 
@@ -53,7 +53,7 @@ def fields(content: bytes) -> list[str]:
     return [line.split(":")[0].split(" ")[0] for line in lines if line[0] not in " }"]
 
 
-# What the original writes
+# Markers that kafka-mq-go writes
 
 
 def test_a_start_of_the_original_is_read() -> None:
@@ -74,11 +74,11 @@ def test_an_end_of_the_original_is_read() -> None:
     assert decode(content) == Marker(type=END, message_id=ID)
 
 
-def test_absent_fields_have_their_defaults() -> None:
+def test_missing_fields_get_their_defaults() -> None:
     content = written_by_the_original("message_id { }")
     assert content == b"\x1a\x00"
     assert decode(content) == Marker(type=START, message_id=MessageId(0, 0))
-    assert decode(content).delivery_count == 1, "the original does not count"
+    assert decode(content).delivery_count == 1, "kafka-mq-go counts no deliveries"
 
 
 @pytest.mark.parametrize("partition", [0, 2**31 - 1])
@@ -91,7 +91,7 @@ def test_large_numbers_of_ours_are_the_originals(partition: int, offset: int, af
     assert decode(encode(marker)) == marker
 
 
-# What the original reads
+# Markers that kafka-mq-go reads
 
 
 def test_the_original_reads_our_start_and_skips_our_fields() -> None:
@@ -119,18 +119,18 @@ def test_the_original_reads_our_end() -> None:
     ]
 
 
-def test_the_original_redelivers_what_we_reject_at_once() -> None:
+def test_kafka_mq_go_redelivers_a_rejected_message_at_once() -> None:
     lines = read_by_the_original(encode(Marker(type=KEEPALIVE, message_id=ID, reject_reason="no")))
     assert lines[0] == "type: KEEPALIVE"
-    assert not any(line.startswith("redeliver_after_ms") for line in lines), "absent is 0: it redelivers at once"
+    assert not any(line.startswith("redeliver_after_ms") for line in lines), "a missing field means 0"
     assert '20: "no"' in lines
 
 
-# What is on the wire
+# The fields on the wire
 
 
 def test_an_end_has_only_its_type_and_its_message() -> None:
-    # The version has its default, 0, which proto3 leaves out: absent is V1.
+    # The version is the default 0, which proto3 leaves out: a missing version means V1.
     content = encode(
         Marker(type=END, message_id=ID, redeliver_after_ms=0, key=b"q", value=b"p", headers=(("h", b"v"),))
     )
@@ -154,7 +154,7 @@ def test_our_fields_have_numbers_from_sixteen_up() -> None:
     assert fields(reject) == ["2", "3", "20", "21"]
 
 
-# All of it, there and back
+# Encoding and decoding
 
 
 @pytest.mark.parametrize(
@@ -196,19 +196,19 @@ def test_any_start_reads_back_the_same(
 
 
 def test_fields_that_we_do_not_know_are_skipped() -> None:
-    # Field 99: a number, a text, a message; field 7, which the original may add.
+    # Field 99 as number, text and message; field 7, which kafka-mq-go may add.
     unknown = b"\x98\x06\x2a" + b"\x9a\x06\x02hi" + b"\x9b\x06\x08\x01\x9c\x06" + b"\x38\x05"
     for marker in (FULL, Marker(type=END, message_id=ID)):
         assert decode(unknown + encode(marker)) == marker
         assert decode(encode(marker) + unknown) == marker
 
 
-def test_a_reason_that_is_no_text_is_still_written() -> None:
+def test_a_reason_that_is_not_utf8_is_written() -> None:
     content = encode(Marker(type=KEEPALIVE, message_id=ID, reject_reason="half \ud800"))
     assert decode(content).reject_reason == "half ?"
 
 
-# What is no marker
+# Records that are no markers
 
 
 @pytest.mark.parametrize(
@@ -219,10 +219,10 @@ def test_a_reason_that_is_no_text_is_still_written() -> None:
         b"a text, and no marker",
         b'{"type": "START"}',
         encode(FULL)[:-1],
-        # A type that we do not know; a marker that names no message.
+        # An unknown type; a marker without a message id.
         b"\x10\x07" + encode(Marker(type=START, message_id=ID)),
         b"\x10\x01",
-        # A reason that is no text.
+        # A reason that is not UTF-8.
         encode(Marker(type=KEEPALIVE, message_id=ID)) + b"\xa2\x01\x01\xff",
     ],
 )
@@ -244,7 +244,7 @@ def test_arbitrary_bytes_are_a_marker_or_malformed(content: bytes) -> None:
 
 
 def test_the_compiled_definition_is_up_to_date(tmp_path: Path) -> None:
-    # Here, not above: the tests of mutants run without this folder.
+    # Imported here, because the tests of mutants run without this folder.
     from maintenance.marker_definition import WIRE, compiled_into
 
     compiled_into(tmp_path / "marker.binpb")

@@ -1,4 +1,4 @@
-"""The thread of a consumer starts no more than there is room for, and serves its group meanwhile."""
+"""A consumer's thread starts no more messages than there is room for, and keeps polling its group."""
 
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ MOST_IN_PROGRESS = 3
 
 
 class Recording:
-    """A member of a group, and a writer, that keep what they were asked for."""
+    """A group member and a writer that record their calls."""
 
     partition = 0
     epoch = 0
@@ -43,7 +43,7 @@ class Recording:
 
 
 class Scene:
-    """A member thread that is not started, with ten records that were polled, and so many messages in progress."""
+    """A member thread that is not started, with ten polled records and `in_progress` messages."""
 
     def __init__(self, in_progress: int) -> None:
         keys = {"bootstrap-servers": "localhost:1", "message-topic": "m", "marker-topic": "k"}
@@ -72,7 +72,7 @@ class Scene:
         self.thread._turn(cast("Any", self.recording), self.intake)
 
 
-def test_no_more_messages_are_started_than_may_be_in_progress() -> None:
+def test_started_messages_stay_within_the_limit_in_progress() -> None:
     for in_progress in range(MOST_IN_PROGRESS + 1):
         scene = Scene(in_progress)
         scene.turn()

@@ -1,4 +1,4 @@
-"""What queues in memory have besides the contract of queues: a clock of the test's own, redelivery, dead letters."""
+"""Queues in memory, beyond the contract of queues: the test's own clock, redelivery, dead letters."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SOON_SECONDS = 30.0
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -96,7 +96,7 @@ def test_messages_of_equal_delay_come_back_in_order(queue: Queue, clock: Clock) 
         assert [message.payload for message in consumer.receive_batch(3, 0)] == [b"1", b"2", b"3"]
 
 
-def test_a_receive_that_waits_hears_of_the_clock(queue: Queue, clock: Clock) -> None:
+def test_a_waiting_receive_follows_the_clock(queue: Queue, clock: Clock) -> None:
     send(queue, b"x")
     with ThreadPoolExecutor(1) as pool, queue.consumer() as consumer:
         receive(consumer).nack(60)
@@ -117,7 +117,7 @@ def test_a_delay_outlives_its_consumer(queue: Queue, clock: Clock) -> None:
         assert receive(consumer).delivery_count == 2
 
 
-def test_another_consumer_has_at_once_what_a_closed_one_gives_back(queue: Queue) -> None:
+def test_messages_of_a_closed_consumer_go_to_another_at_once(queue: Queue) -> None:
     one = queue.consumer()
     sent = send(queue, b"1", b"2", b"3")
     received = receive(one)
@@ -130,7 +130,7 @@ def test_another_consumer_has_at_once_what_a_closed_one_gives_back(queue: Queue)
     assert received.id not in {message.id for message in again}
 
 
-def test_messages_go_to_the_consumer_that_has_the_fewest(queue: Queue) -> None:
+def test_messages_go_to_the_consumer_with_the_fewest(queue: Queue) -> None:
     with queue.consumer() as one, queue.consumer() as other:
         send(queue, *(b"%d" % number for number in range(10)))
         assert (one.in_progress, other.in_progress) == (5, 5)
@@ -173,7 +173,7 @@ def test_a_rejected_message_is_a_dead_letter(service: MemoryQueueService, queue:
         service.dead_letters("")
 
 
-def test_a_failing_handler_gets_its_message_again_after_each_back_off(queue: Queue, clock: Clock) -> None:
+def test_a_failing_handler_gets_its_message_after_back_off(queue: Queue, clock: Clock) -> None:
     send(queue, b"x")
     counts: list[int] = []
     nacked = threading.Semaphore(0)
@@ -196,7 +196,7 @@ def test_a_failing_handler_gets_its_message_again_after_each_back_off(queue: Que
     assert counts == [1, 2, 3]
 
 
-def test_the_application_s_own_configuration_is_judged() -> None:
+def test_the_applications_configuration_is_validated() -> None:
     servers = {"bootstrap_servers": "kafka:9092", "message_topic": "m", "marker_topic": "n"}
     full: dict[str, Any] = {**servers, "max_message_bytes": 2_000}
     for given in (full, QueueConfig(**full), {"max-message-bytes": 2_000}):
@@ -208,7 +208,7 @@ def test_the_application_s_own_configuration_is_judged() -> None:
 
 
 def test_a_closed_service_has_no_thread_and_keeps_dead_letters(clock: Clock) -> None:
-    # What another test left behind may end meanwhile: only what begins counts.
+    # Threads of other tests may end meanwhile, so only new threads count.
     before = set(threading.enumerate())
     with MemoryQueueService(monotonic=clock) as service:
         queue = service.queue("orders")
@@ -223,7 +223,7 @@ def test_a_closed_service_has_no_thread_and_keeps_dead_letters(clock: Clock) -> 
         queue.consumer()
 
 
-def test_metrics_count_what_happens(service: MemoryQueueService, queue: Queue, clock: Clock) -> None:
+def test_metrics_count_every_event(service: MemoryQueueService, queue: Queue, clock: Clock) -> None:
     send(queue, *(b"%d" % number for number in range(7)))
     consumer = queue.consumer()
     done, again, never, *_left = consumer.receive_batch(6, 0)
@@ -263,9 +263,7 @@ def test_a_message_taken_while_its_consumer_closes_counts_as_delivered(queue: Qu
         assert receive(other).delivery_count == 2
 
 
-def test_a_delayed_message_comes_when_its_time_has_come_and_was_not_delivered_before(
-    queue: Queue, clock: Clock
-) -> None:
+def test_a_delayed_message_is_first_delivered_when_due(queue: Queue, clock: Clock) -> None:
     consumer = queue.consumer()
     sent = queue.producer().send(b"later", {"h": "v"}, delay=10)
     clock.now += 9.9
@@ -275,7 +273,7 @@ def test_a_delayed_message_comes_when_its_time_has_come_and_was_not_delivered_be
     assert (message.delivery_count, message.origin_id, message.headers) == (1, sent, (("h", b"v"),))
 
 
-def test_past_its_deliveries_a_message_is_a_dead_letter(service: MemoryQueueService, queue: Queue) -> None:
+def test_a_message_past_its_delivery_limit_is_dead(service: MemoryQueueService, queue: Queue) -> None:
     consumer = queue.consumer()
     queue.producer().send(b"poison", max_deliveries=2)
     for delivery in (1, 2):
@@ -288,7 +286,7 @@ def test_past_its_deliveries_a_message_is_a_dead_letter(service: MemoryQueueServ
     assert letter.reason == "it was delivered 2 times, and max-deliveries is 2"
 
 
-def test_past_its_ttl_a_message_is_a_dead_letter(service: MemoryQueueService, queue: Queue, clock: Clock) -> None:
+def test_a_message_past_its_ttl_is_dead(service: MemoryQueueService, queue: Queue, clock: Clock) -> None:
     consumer = queue.consumer()
     queue.producer().send(b"old", ttl=5, delay=60)
     clock.now += 61
@@ -301,7 +299,7 @@ def test_past_its_ttl_a_message_is_a_dead_letter(service: MemoryQueueService, qu
     assert "ttl is 5 s" in service.dead_letters("orders")[0].reason
 
 
-def test_limits_are_those_of_the_configuration_too() -> None:
+def test_limits_may_come_from_the_configuration() -> None:
     keys = {"max-deliveries": 1, "max-deliveries-by-queue": {"many": 2}}
     with MemoryQueueService(keys) as service:
         for name, most in (("one", 1), ("many", 2)):
@@ -314,7 +312,7 @@ def test_limits_are_those_of_the_configuration_too() -> None:
             assert len(service.dead_letters(name)) == 1
 
 
-def test_a_message_that_nobody_saw_is_not_past_its_deliveries(queue: Queue, service: MemoryQueueService) -> None:
+def test_an_undelivered_message_is_not_past_its_delivery_limit(queue: Queue, service: MemoryQueueService) -> None:
     consumer = queue.consumer()
     queue.producer().send(b"x", max_deliveries=1)
     consumer.close()

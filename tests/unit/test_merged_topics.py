@@ -1,4 +1,4 @@
-"""A transform that sends rows of several topics to one: order is that of what is sent, also when it was away."""
+"""A transform that sends rows of several topics to one: rows keep the order of the sent key, also after an absence."""
 
 import random
 from typing import Any
@@ -12,7 +12,7 @@ from thresher.delivery.waiting.withheld import LeftOut, Withheld
 
 
 class Steady(random.Random):
-    """Nothing goes wrong, and a read finds all there is."""
+    """A random generator by which no fault happens, and a read returns all rows."""
 
     def random(self) -> float:
         return 0.5
@@ -22,7 +22,7 @@ class Steady(random.Random):
 
 
 class Run:
-    """One attempt in a world with a transform."""
+    """One attempt in a simulated world with a transform."""
 
     def __init__(self, *, marking: bool) -> None:
         self.world = World(Poison.DEAD_LETTER, 900_000, marking=marking, merging=True)
@@ -34,7 +34,7 @@ class Run:
         self.world.finish(-1, commit=True)
 
     def go_on(self) -> list[int]:
-        """Let the attempt do what it can now, and return what was sent so far."""
+        """Run the attempt until it waits, and return the rows that were sent so far."""
         (attempt,) = self.world.attempts
         for _ in range(300):
             if not self.world.step(attempt, self.luck):
@@ -47,31 +47,31 @@ def run(request: pytest.FixtureRequest) -> Run:
     return Run(marking=request.param)
 
 
-def test_rows_of_another_topic_do_not_overtake_those_that_were_held(run: Run) -> None:
+def test_rows_of_another_topic_do_not_overtake_held_rows(run: Run) -> None:
     run.world.broker.topics["x"] = "missing"
     run.write("a", b"k", REROUTED)
     assert run.go_on() == []
-    # It is back, and the rows of one topic are still left out of reads.
+    # The topic is back, and the rows of one stored topic are still left out of reads.
     run.world.broker.topics["x"] = "present"
     run.write("b", b"k", REROUTED)
     assert run.go_on() == [0, 1]
 
 
-def test_the_others_go_on_while_a_topic_is_away(run: Run) -> None:
+def test_other_rows_are_sent_while_a_topic_is_missing(run: Run) -> None:
     run.world.broker.topics["x"] = "missing"
     run.write("a", b"k", REROUTED)
     run.write("b", b"k", GOOD)
     assert run.go_on() == [1]
 
 
-def test_rows_that_get_one_key_are_sent_by_id(run: Run) -> None:
+def test_rows_with_merged_keys_are_sent_by_id(run: Run) -> None:
     for number in range(8):
         run.write("a", b"kl"[number % 2 : number % 2 + 1], MERGED)
     assert run.go_on() == list(range(8))
 
 
-def test_an_unseen_row_of_a_topic_whose_rows_wait_is_not_overtaken(run: Run) -> None:
-    """What a stored topic's rows are sent to differs: that one of them waits says nothing about the next."""
+def test_an_unread_row_of_a_waiting_topic_is_not_overtaken(run: Run) -> None:
+    """Rows of one stored topic may go to different topics: a waiting row says nothing about the next row."""
     run.world.broker.topics["x"] = "missing"
     run.write("a", b"k", REROUTED)
     assert run.go_on() == []
@@ -84,17 +84,17 @@ def row(id_: int, topic: str = "x", key: bytes | None = b"k") -> Row:
     return Row(id_, 0, "t", b"stored", Record(topic, b"", key, -1, 0, None))
 
 
-def test_a_row_joins_those_of_its_topic_and_key_until_the_first_is_due() -> None:
+def test_rows_join_their_waiting_key_until_the_first_is_due() -> None:
     withheld = Withheld()
     assert withheld.leave_out([LeftOut(row(1), "it is away", 10.0)]) == ({1: 0}, {})
     assert withheld.why(("x", b"k"), 9.0) == "it is away"
     assert withheld.why(("x", b"l"), 9.0) is None
-    # Those that join put nothing off.
+    # A row that joins does not prolong the wait.
     assert withheld.leave_out([LeftOut(row(2), "it is away", 11.0)]) == ({2: 0}, {})
     assert withheld.why(("x", b"k"), 10.0) is None
 
 
-def test_a_row_overtakes_only_those_of_its_own_topic_and_key() -> None:
+def test_a_row_overtakes_only_rows_of_its_topic_and_key() -> None:
     withheld = Withheld()
     withheld.leave_out([LeftOut(row(1), "", 1.0), LeftOut(row(2, key=None), "", 1.0)])
     assert not withheld.overtaken_by([row(3, key=b"l"), row(4, topic="y"), row(5, key=None)])
@@ -103,22 +103,22 @@ def test_a_row_overtakes_only_those_of_its_own_topic_and_key() -> None:
     assert not withheld.overtaken_by([row(6)])
 
 
-def test_there_is_room_for_so_many_rows_and_one_that_went_its_way_makes_room() -> None:
+def test_withheld_rows_are_bounded_and_a_sent_row_frees_room() -> None:
     withheld = Withheld(most_rows=2)
     rows = [LeftOut(row(id_, key=None), "", 1.0) for id_ in range(3)]
     assert withheld.leave_out(rows) == ({0: 0, 1: 0}, {})
     assert withheld.full
-    # One that is there already takes no more room.
+    # A row that is already withheld takes no further room.
     assert withheld.leave_out(rows[1:]) == ({1: 0}, {})
     withheld.readmit([rows[0].row])
     assert withheld.leave_out(rows[2:]) == ({2: 0}, {})
 
 
-def test_of_the_rows_that_wait_for_a_topic_or_behind_another_one_alone_is_looked_at_again_soon() -> None:
+def test_only_the_first_of_several_waiting_rows_is_retried_soon() -> None:
     withheld = Withheld()
     waiting = [LeftOut(row(id_, key=b"%d" % id_), "", 1.0, "x") for id_ in range(3)]
     waiting += [LeftOut(row(id_, topic="y"), "", 1.0) for id_ in range(3, 6)]
     assert withheld.leave_out(waiting) == ({0: 0, 3: 0}, {1: 0, 2: 0, 4: 0, 5: 0})
-    # The topic is back, also for a key of which nothing waits.
+    # The topic is back, also for a key without a waiting row.
     assert withheld.overtaken_by([row(9, key=b"9")])
     assert not withheld.overtaken_by([row(9, topic="y", key=b"9")])

@@ -1,4 +1,4 @@
-"""What a shard counts of its transactions and of what ends it."""
+"""A shard's counts of its transactions, and of the errors that end it."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ def test_a_transaction_is_counted_with_its_rows_bytes_and_time() -> None:
     assert age.sum == pytest.approx(10.0)
 
 
-def test_rows_that_were_not_sent_are_counted_as_what_became_of_them() -> None:
+def test_unsent_rows_are_counted_by_their_fate() -> None:
     rows = [row(1, 0), row(2, 0, FILTERED), row(3, 0, dead(Kind.TOO_LARGE, "large")), row(4, 0, FILTERED), row(5, 0)]
     counts = metered(rows, SECOND).counts
     assert {name: counts[name] for name in ("relayed", "filtered", "dead", "dead.too-large")} == {
@@ -93,18 +93,18 @@ def test_without_the_servers_clock_no_age_is_made_up() -> None:
 
 
 @given(st.integers(0, 50_000))
-def test_a_few_rows_stand_for_all(count: int) -> None:
+def test_ages_are_sampled_evenly_from_a_batch(count: int) -> None:
     found = list(shares(count))
     places = [place for place, _ in found]
     assert len(found) == min(count, 16)
     assert sum(weight for _, weight in found) == count
     assert places == sorted(set(places))
     assert all(0 <= place < count for place in places)
-    # Evenly: no row is far from one that stands for it.
+    # Each sample stands for about the same number of rows.
     assert all(weight <= count // 16 + 1 for _, weight in found)
 
 
-def test_settling_is_timed_and_a_recovered_shard_relays() -> None:
+def test_settling_is_timed_and_recovery_reports_relaying() -> None:
     figures = Figures()
     meter = Meter(figures)
     meter.settled(0.004)
@@ -121,7 +121,7 @@ def test_settling_is_timed_and_a_recovered_shard_relays() -> None:
         (ZeroDivisionError(), {"errors.unexpected": 1}),
     ],
 )
-def test_what_ends_an_attempt_is_counted_and_raised(error: Exception, counted: dict[str, int]) -> None:
+def test_an_error_that_ends_an_attempt_is_counted(error: Exception, counted: dict[str, int]) -> None:
     @counting_errors
     def publish(shard: Figures, config: dict[str, Any]) -> None:
         raise error
@@ -162,7 +162,7 @@ STORED = st.lists(
 @given(STORED, st.integers(0, 39), st.integers(0, 40))
 def test_bytes_of_columns_are_those_of_their_rows(rows: list[Any], start: int, cut: int) -> None:
     batch = batch_of([stored(number, *each) for number, each in enumerate(rows)])
-    # A part of a batch shares its buffers.
+    # A slice of a batch shares its buffers.
     batch = batch.slice(min(start, len(rows) - 1))
     together = column_rows(batch)
     assert together is not None

@@ -1,4 +1,4 @@
-"""How metrics are read from what the driver knows, and how Prometheus gets them."""
+"""How metrics are derived from the driver's state, and scraped by Prometheus."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def scraped(moment: Moment, backlog: Backlog | None) -> Answer:
 
 
 def shown(moment: Moment, backlog: Backlog | None = BACKLOG) -> dict[Any, float]:
-    """Return samples by name and label values, by the labels' names, that of the relay left out."""
+    """Return samples by name and label values, in the order of the labels' names, without the label `relay`."""
     answer = scraped(moment, backlog)
     assert answer.kind.startswith("text/plain; version=0.0.4")
     assert isinstance(answer.content, bytes)
@@ -49,7 +49,7 @@ def shown(moment: Moment, backlog: Backlog | None = BACKLOG) -> dict[Any, float]
     return found
 
 
-def test_a_leader_shows_its_shards_and_what_waits() -> None:
+def test_a_leader_shows_its_shards_and_pending_rows() -> None:
     samples = shown(LEADING)
     assert [samples["thresher_relayed_records_total", shard] for shard in "01"] == [3, 4]
     assert [samples["thresher_pending_records", shard] for shard in "01"] == [2, 3]
@@ -59,22 +59,22 @@ def test_a_leader_shows_its_shards_and_what_waits() -> None:
     assert samples["thresher_shard_resident_bytes", "0"] == 1000
 
 
-def test_what_has_not_happened_yet_is_shown_as_0() -> None:
+def test_counters_begin_at_zero() -> None:
     samples = shown(LEADING)
     assert samples["thresher_dead_records_total", "too-large", "1"] == 0
     assert samples["thresher_fences_total", "term"] == samples["thresher_errors_total", "database_lost"] == 0
     assert samples["thresher_takeovers_total",] == samples["thresher_publish_seconds_count",] == 0
 
 
-def test_what_is_not_known_is_not_shown() -> None:
+def test_unknown_values_are_not_shown() -> None:
     lost = shown(replace(LEADING, servers={**LEADING.servers, "database": ServerHealth(up=False)}), None)
     assert (lost["thresher_database_up",], lost["thresher_broker_up",]) == (0, 1)
     standby = shown(replace(LEADING, role=Role.STANDBY, shards=()), None)
-    # A standby knows whether it reaches its servers, too.
+    # A standby knows too whether it reaches its servers.
     assert (standby["thresher_leader",], standby["thresher_database_up",], standby["thresher_broker_up",]) == (0, 1, 1)
     for samples in (lost, standby):
         assert not {name for name, *_ in samples} & {"thresher_pending_records", "thresher_oldest_pending_age_seconds"}
-        # What was counted stays.
+        # Counters stay.
         assert samples["thresher_relayed_records_total", "0"] == 3
 
 
@@ -88,7 +88,7 @@ def test_histograms_are_summed_over_shards() -> None:
     assert samples["thresher_settle_seconds_bucket", repr(SETTLE.bounds[0])] == 0
 
 
-def test_errors_of_shards_and_of_the_driver_are_one_count() -> None:
+def test_errors_of_shards_and_driver_are_one_counter() -> None:
     counts = {0: {"errors.database_lost": 2, "fences.broker": 1}, 1: {"errors.database_lost": 1}}
     samples = shown(replace(LEADING, counts=counts, driver={"errors.database_lost": 4, "takeovers": 2}))
     assert samples["thresher_errors_total", "database_lost"] == 7
@@ -104,7 +104,7 @@ def test_a_shard_that_has_not_recovered_is_not_up() -> None:
     assert shown(replace(LEADING, shards=(recovering,)))["thresher_shard_up", "0"] == 0
 
 
-def test_a_name_that_has_quotes_breaks_no_scrape() -> None:
+def test_a_name_with_quotes_breaks_no_scrape() -> None:
     answer = scraped(replace(LEADING, name='a"b\\c\nd'), BACKLOG)
     assert isinstance(answer.content, bytes)
     names = {
@@ -115,7 +115,7 @@ def test_a_name_that_has_quotes_breaks_no_scrape() -> None:
     assert names == {'a"b\\c\nd'}
 
 
-# Dashboards and alerts ask for them: none is renamed, and none changes its labels.
+# Dashboards and alerts use these names: no metric is renamed or changes its labels.
 KEPT = """
     thresher_archive_failures_total counter relay
     thresher_archive_success_age_seconds gauge relay

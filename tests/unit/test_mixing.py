@@ -1,4 +1,4 @@
-"""The schedule of a random soak is the seed's, and leaves no kind of fault out."""
+"""The seed decides the schedule of a random soak, and no kind of fault is left out."""
 
 import functools
 import inspect
@@ -45,7 +45,7 @@ def test_a_longer_run_begins_as_the_shorter_one(mix: Mix) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_every_kind_comes_before_any_comes_more_often_than_it_is_dealt(mix: Mix, nodes: int) -> None:
+def test_every_kind_of_fault_comes_before_any_exceeds_its_share(mix: Mix, nodes: int) -> None:
     dealt = {kind: times for kind, (times, _) in mix.kinds(nodes).items()}
     for seed in range(5):
         deck = [fault.kind for fault in schedule(seed, 3600, mix.kinds(nodes))][: sum(dealt.values())]
@@ -59,14 +59,14 @@ def test_faults_come_in_order_and_within_the_time(mix: Mix) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_brokers_are_drawn_among_those_that_there_are(mix: Mix, nodes: int) -> None:
+def test_brokers_are_drawn_from_the_existing_nodes(mix: Mix, nodes: int) -> None:
     faults = schedule(3, 3600, mix.kinds(nodes))
     drawn = {fault.parameters["node"] for fault in faults if "node" in fault.parameters}
     assert drawn == set(range(1, nodes + 1))
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_every_kind_is_what_one_part_of_the_scene_can_do_with_what_is_drawn_for_it(mix: Mix, nodes: int) -> None:
+def test_every_kind_of_fault_fits_one_part_of_the_scene(mix: Mix, nodes: int) -> None:
     for kind, (_, parameters) in mix.kinds(nodes).items():
         parts = (*mixed_run.PARTS, *mix.parts)
         (act,) = (found for part in parts if (found := getattr(part, kind.replace("-", "_"), None)) is not None)

@@ -1,4 +1,4 @@
-"""When a random soak says that nothing moves."""
+"""When a random soak reports a standstill."""
 
 import functools
 
@@ -15,11 +15,11 @@ def _seen(look: Look) -> Look:
     ("looks", "longest"),
     [
         ([], 0.0),
-        # Waiting since the beginning, and moved at 6.
+        # Rows wait from the beginning, and progress is seen at 6.
         ([(2, Look(5, False)), (6, Look(4, True)), (8, Look(3, True))], 6.0),
-        # Nothing waits: that is no standstill.
+        # Without waiting rows there is no standstill.
         ([(2, Look(0, False)), (50, Look(0, False)), (52, Look(1, True))], 2.0),
-        # The last one goes on.
+        # The last standstill has not ended.
         ([(2, Look(5, True)), (9, Look(5, False)), (12, Look(5, False))], 10.0),
     ],
 )
@@ -29,6 +29,6 @@ def test_the_longest_time_without_movement_is_known(looks: list[tuple[float, Loo
             movement.look(now, functools.partial(_seen, look))
             assert movement._looking is not None
             movement._looking.result()
-            # What was found is taken in by the next call.
+            # The next call processes the result.
             movement.look(now, lambda: None)
         assert movement.longest == longest

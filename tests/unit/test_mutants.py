@@ -49,7 +49,7 @@ def test_only_the_named_function_is_changed() -> None:
     assert mutant().mutated(CODE) == CODE[: CODE.rindex("1")] + "2\n"
 
 
-def test_an_anchor_outside_of_functions_needs_none() -> None:
+def test_an_anchor_outside_of_functions_names_no_function() -> None:
     assert "LIMIT = 6" in mutant(function="", old="LIMIT = 5", new="LIMIT = 6").mutated(CODE)
 
 

@@ -1,4 +1,4 @@
-"""Which servers a command uses that names a stack."""
+"""The servers of a command that names a stack."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ RUNS = Endpoints(dsn="host=h password='p w'", bootstrap="h:1", processes={})
 
 @pytest.fixture(autouse=True)
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One stack runs, and is called mine."""
+    """Simulate one running stack with the name `mine`."""
     monkeypatch.setenv("THRESHER_STATE", str(tmp_path))
     for name in ("THRESHER_DS", "THRESHER_DATA_SOURCE", "THRESHER_DS_FILE", "THRESHER_DATA_SOURCE_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -33,7 +33,7 @@ def test_a_named_stack_goes_before_the_environment(monkeypatch: pytest.MonkeyPat
     assert resolve_dsn("host=other") == "host=other"
 
 
-def test_a_wrong_data_source_is_told_with_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_wrong_data_source_is_reported_with_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"^--ds: not a Postgres"):
         resolve_dsn("nonsense")
     monkeypatch.setenv("THRESHER_DS", "nonsense")
@@ -54,7 +54,7 @@ def test_a_stack_and_a_flag_for_the_database_are_refused() -> None:
             with_stack(flags, "mine")
 
 
-def test_a_stack_goes_before_what_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_overrides_servers_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in export_of("host=other", "k:1").items():
         monkeypatch.setenv(name, value)
     found = with_stack({"data_source": "host=other", "kafka": {"bootstrap.servers": "k:1"}}, "mine")
@@ -70,7 +70,7 @@ def test_a_stack_is_the_broker_of_queues() -> None:
         with_broker({"bootstrap-servers": "k:1"}, "mine")
 
 
-def test_a_stack_that_never_was_cannot_be_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_stack_cannot_be_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     KeptStack("mine").directory.mkdir()
     KeptStack("mine").spec_file.write_text("{}")
     with pytest.raises(StackProblem, match="there is no stack 'nosuch'; there are: mine"):
@@ -104,7 +104,7 @@ def test_a_stack_is_both_servers_of_a_form() -> None:
     assert with_stack({"shards": 2}, None) == {"shards": 2}
 
 
-def test_a_stack_that_does_not_run_is_named_with_those_that_do() -> None:
+def test_a_stopped_stack_is_named_beside_the_running_ones() -> None:
     with pytest.raises(InvalidInput, match=r"'other' does not run: .* stack up --name other' \(running: mine\)"):
         named_endpoints("other")
     with pytest.raises(InvalidInput, match=r"--stack, or start one with 'thresher stack up' \(running: mine\)"):

@@ -1,4 +1,4 @@
-"""What operators are given agrees with the code: names of metrics, exit codes, probes and units."""
+"""Documents and examples for operators agree with the code: metrics, exit codes, probes and units."""
 
 import configparser
 import json
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 EXAMPLES = ROOT / "examples"
 FAMILY = {family.name: family for family in FAMILIES}
-# What Prometheus adds to every sample, and Grafana to every expression.
+# Labels that Prometheus adds to every sample, and words of its query language.
 _ADDED = {"instance", "job", "le"}
 _WORDS = {"sum", "max", "by", "rate", "increase", "histogram_quantile", "label_values"}
 
@@ -58,12 +58,12 @@ EXPRESSIONS = [*dashboard(), *(rule["expr"] for rule in rules())]
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_asks_for_what_exists(expression: str) -> None:
+def test_every_expression_uses_existing_metrics(expression: str) -> None:
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)", "", expression)
     names = set(re.findall(r"[A-Za-z_]\w*", bare)) - _WORDS
     metrics = {name for name in names if name.startswith("thresher_")}
     assert metrics
-    # What is left over is the argument of label_values.
+    # The only other name is the argument of `label_values`.
     assert names - metrics <= {"relay"}, expression
     labels = {label for metric in metrics for label in family_of(metric).labels} | _ADDED
     asked = {label.strip() for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(",")}
@@ -75,9 +75,9 @@ def test_an_expression_asks_for_what_exists(expression: str) -> None:
         assert counted == bool(re.search(rf"(rate|increase)\({metric}\b", expression)), expression
 
 
-def test_the_dashboard_has_room_for_all_that_matters() -> None:
+def test_the_dashboard_shows_every_important_metric() -> None:
     shown = {family_of(name).name for each in EXPRESSIONS for name in re.findall(r"thresher_\w+", each)}
-    # Figures for other figures' sake, and those of a guarantee that not everybody uses.
+    # Auxiliary figures, and figures of optional features.
     aside = {
         "thresher_build_info", "thresher_transactions_total", "thresher_dropped_events_total", "thresher_pending_exact",
         "thresher_shard_up", "thresher_in_flight_records", "thresher_in_flight_keys",
@@ -140,14 +140,14 @@ def test_exit_codes_are_listed_and_mean_the_same_to_systemd() -> None:
     service = unit["Service"]
     assert service["Restart"] == "on-failure"
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} == never_again
-    # Each class says the same of itself: what trying again cannot help is not started again.
+    # The error classes agree: a process that ends with a permanent error is not restarted.
     for kind in errors(problem.PipelineProblem):
         assert kind.retryable == (kind.exit_code not in never_again), kind
     assert float(service["TimeoutStopSec"]) > longest_stop()
 
 
 def longest_stop() -> float:
-    """What a stop may take: the shards' grace, and the engine's margin beyond it."""
+    """Return the longest time of a stop: the shards' grace, and the engine's margin."""
     return Policy().grace_seconds + 20.0
 
 
@@ -157,7 +157,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     assert "ExecStart=/opt/thresher/bin/thresher run --config /etc/thresher/relay.yaml" in text
     if analyze is None:
         return
-    # The program, and an account that is there.
+    # Replace the program and the account by existing ones.
     unit = tmp_path / "thresher.service"
     unit.write_text(text.replace("/opt/thresher/bin/thresher", "/bin/true").replace("User=thresher", "User=root"))
     judged = subprocess.run(
@@ -185,22 +185,22 @@ def test_a_pod_is_probed_where_the_relay_answers(name: str) -> None:
     probes = {kind: probe for kind, probe in container.items() if kind.endswith("Probe")}
     for probe in probes.values():
         assert (probe["httpGet"]["path"] in {"/healthz", "/readyz"}, probe["httpGet"]["port"]) == (True, "relay")
-    # Nobody is killed for what its servers do.
+    # A relay is not restarted because its servers fail.
     assert probes["livenessProbe"]["httpGet"]["path"] == probes["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert pod["terminationGracePeriodSeconds"] > longest_stop()
     assert container["args"][:2] == ["run", "--config"]
 
 
-def test_a_relay_by_itself_is_asked_whether_it_is_ready_and_a_sidecar_is_not() -> None:
+def test_only_a_standalone_relay_has_a_readiness_probe() -> None:
     _, _, alone = relay_container("deployment.yaml")
     assert alone["readinessProbe"]["httpGet"]["path"] == "/readyz"
     _, pod, beside = relay_container("sidecar.yaml")
     assert "readinessProbe" not in beside
-    # A sidecar as Kubernetes knows it: ended after the service.
+    # A native sidecar of Kubernetes, which ends after the service.
     assert (beside["restartPolicy"], beside in pod["initContainers"]) == ("Always", True)
 
 
-# The tracker's.
+# The tracker's expressions.
 
 OF_TRACKER = {family.name: family for family in (*ServiceMetrics(TRACKER_WORDING, servers=SERVERS).families, *OWN)}
 
@@ -214,7 +214,7 @@ def tracker_expressions() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("expression", [*tracker_expressions()])
-def test_an_expression_about_a_tracker_asks_for_what_exists(expression: str) -> None:
+def test_every_expression_about_a_tracker_uses_existing_metrics(expression: str) -> None:
     for metric in re.findall(r"thresher_\w+", expression):
         family = OF_TRACKER[metric]
         assert (family.kind is MetricKind.COUNTER) == bool(re.search(rf"(rate|increase)\({metric}\b", expression))

@@ -34,7 +34,7 @@ class Mute(Exception):
 @pytest.mark.parametrize(
     "outcome", [Finished(), Stopped(why="asked"), Replaced(), TaskLost(why="killed"), SparkLost(why="no JVM")]
 )
-def test_outcomes_survive_the_trip(outcome: Outcome) -> None:
+def test_outcomes_survive_serialization(outcome: Outcome) -> None:
     assert decode(encode(outcome, {"rows": 7})) == (outcome, {"rows": 7})
 
 
@@ -42,7 +42,7 @@ def travelled(error: BaseException) -> Outcome:
     return decode(encode(outcome_of(error)))[0]
 
 
-def test_errors_of_ours_say_whether_a_retry_helps_and_arrive_as_themselves() -> None:
+def test_errors_of_thresher_arrive_with_their_type() -> None:
     fatal, transient = travelled(WrongBatch("no")), travelled(LineUnreachable("no"))
     assert isinstance(fatal, Fatal)
     assert isinstance(fatal.error.exception, WrongBatch)
@@ -52,21 +52,21 @@ def test_errors_of_ours_say_whether_a_retry_helps_and_arrive_as_themselves() -> 
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), OSError(5, "io"), MemoryError(), KeyboardInterrupt()])
-def test_errors_of_others_are_given_another_chance(error: BaseException) -> None:
+def test_foreign_errors_are_retried(error: BaseException) -> None:
     outcome = travelled(error)
     assert isinstance(outcome, Transient)
     assert outcome.error.kind == type(error).__name__
     assert outcome.error.exception is None
 
 
-def test_an_error_that_cannot_be_built_again_arrives_as_its_text() -> None:
+def test_an_error_that_cannot_be_unpickled_arrives_as_text() -> None:
     outcome = travelled(Odd(wanted="this"))
     assert isinstance(outcome, Transient)
     assert outcome.error.exception is None
     assert str(outcome.error) == "Odd: this"
 
 
-def test_an_error_whose_class_the_driver_lacks_arrives_as_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_an_unknown_class_arrives_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = encode(outcome_of(LineUnreachable("no")))
     monkeypatch.delattr(sys.modules["thresher.spark.problem"], "LineUnreachable")
     outcome, _ = decode(payload)
@@ -82,11 +82,11 @@ def test_exiting_python_is_a_failure_with_its_status() -> None:
     assert "sys.exit(3)" in outcome.error.message
 
 
-def test_an_error_without_a_text_is_still_told() -> None:
+def test_an_error_without_a_text_is_still_reported() -> None:
     assert isinstance(travelled(Mute()), Transient)
 
 
-def test_an_error_of_any_size_arrives_as_one_of_a_bearable_size() -> None:
+def test_an_error_of_any_size_arrives_shortened() -> None:
     outcome = travelled(WrongBatch("x" * 10_000_000))
     assert isinstance(outcome, Fatal)
     assert outcome.error.exception is None

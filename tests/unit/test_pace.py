@@ -1,4 +1,4 @@
-"""As many messages are started ahead as the application takes in about a second, and no more than the buffer holds."""
+"""Messages are started ahead for about a second of the application's work, up to the buffer's capacity."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from thresher.queue.hand_off.pace import Pace
 
 
 def fill(pace: Pace, now: float) -> int:
-    """Start as many as there is room for in an empty buffer, and return how many."""
+    """Start as many messages as fit into an empty buffer, and return how many."""
     room = pace.room(0, now)
     pace.handed(room, now)
     return room
@@ -47,7 +47,7 @@ def test_a_very_slow_application_gets_one_at_a_time() -> None:
     pace = Pace(500)
     fill(pace, 0.0)
     assert fill(pace, 3_600.0) == 1
-    assert fill(pace, 7_200.0) == 1, "and never none"
+    assert fill(pace, 7_200.0) == 1, "and never 0"
 
 
 def test_an_application_that_becomes_quick_gets_more_again() -> None:
@@ -65,7 +65,7 @@ def test_a_pace_of_about_a_second_stays() -> None:
 def test_an_empty_queue_teaches_nothing() -> None:
     pace = Pace(500)
     pace.room(0, 0.0)
-    # One message came, though there was room for eight: that it took an hour says nothing of the application.
+    # One message came although there was room for eight: its hour does not measure the application.
     pace.handed(1, 0.0)
     assert pace.room(0, 3_600.0) == 8
 

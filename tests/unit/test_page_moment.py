@@ -1,4 +1,4 @@
-"""A page that has waited for a database shows how things stand after the wait."""
+"""A page that has waited for a database shows the state after the wait."""
 
 import socket
 import threading
@@ -22,7 +22,7 @@ __all__ = ["calls"]
     ],
     ids=["metrics", "status"],
 )
-def test_a_page_shows_the_role_that_its_process_has_after_the_wait(
+def test_a_page_shows_the_role_after_its_wait(
     calls: socket.socket,
     monkeypatch: pytest.MonkeyPatch,
     ask: Any,
@@ -39,7 +39,7 @@ def test_a_page_shows_the_role_that_its_process_has_after_the_wait(
     with shown(seen) as page:
         asking = threading.Thread(target=scrape, args=[page], daemon=True)
         asking.start()
-        # The page waits for its database by now.
+        # Now the page waits for its database.
         with calls.accept()[0]:
             seen.role = Role.STOPPING
             asking.join(60)

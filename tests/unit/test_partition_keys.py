@@ -1,4 +1,4 @@
-"""Rows that go by a partition key: what they are ordered by, and which partition they get."""
+"""Rows with a partition key: their order and their partition."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from thresher.kafka.partitioners import crc32_partition
 from thresher.relay.protocol.scoreboard import Scoreboard
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-# What Ruby's Zlib.crc32 gives.
+# Results of Ruby's Zlib.crc32.
 CRC32 = {b"abc": 891_568_578, b"123456789": 3_421_780_262, b"": 0}
 
 
@@ -29,7 +29,7 @@ def planned(row: Row) -> Record:
 
 
 @pytest.mark.parametrize("few", [True, False])
-def test_order_goes_by_the_partition_key_and_records_keep_theirs(few: bool) -> None:
+def test_rows_are_ordered_by_partition_key_and_keep_their_key(few: bool) -> None:
     found = [stored(1, b"p"), stored(2, None), stored(3, b"", key=None)]
     rows = rows_of(FewRows(found) if few else batch_of(found))
     assert [row.stream for row in rows] == [("t", b"p"), ("t", b"k"), ("t", b"")]
@@ -93,7 +93,7 @@ def test_a_partition_that_a_transform_names_comes_first() -> None:
     assert planned(row).partition == 2
 
 
-def test_of_a_partition_key_one_row_is_in_flight() -> None:
+def test_only_one_row_of_a_partition_key_is_in_flight() -> None:
     board = Scoreboard(10)
     rows = rows_of(FewRows([stored(1, b"p", b"a"), stored(2, b"p", b"b"), stored(3, b"q", b"a")]))
     board.add(rows)
@@ -103,5 +103,5 @@ def test_of_a_partition_key_one_row_is_in_flight() -> None:
     assert [row.id for row in board.wave()] == [2]
 
 
-def test_without_rows_there_is_nothing_to_place() -> None:
+def test_an_empty_batch_needs_no_partitions() -> None:
     assert len(with_partitions(RowList(), {})) == 0

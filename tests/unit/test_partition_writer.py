@@ -1,4 +1,4 @@
-"""A transaction's outcome is certain: the offset's name tells, and whoever finds another's has to read again."""
+"""The offset's metadata decides a transaction's outcome. A writer that finds another attempt's metadata reads again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,21 +28,21 @@ MARK = Transaction(offset=5, mark=(1, 0))
 
 
 class Broker:
-    """The committed offset, and how the next commits end."""
+    """Holds the committed offset, and the outcome of the next commit."""
 
     def __init__(self) -> None:
         self.offset: GroupOffset | None = None
         self.inits = 0
-        # Of the next commit: whether it takes effect, and what is raised.
+        # Whether the next commit takes effect, and the error that it raises.
         self.ending: tuple[bool, type[Exception] | None] = (True, None)
         self.faults: list[Undelivered] = []
         self.before_init: Callable[[], None] = lambda: None
         self.now_ms: list[int] = []
         self.leaders = {0: 1}
         self.unanswered: tuple[str, int] | None = None
-        # Where messages were sent.
+        # The partitions of the sent messages.
         self.placed: list[int] = []
-        # Of partition 1, which a late claim of a stopped leader may be on.
+        # The offset of partition 1, which may have a late claim of a stopped leader.
         self.other: GroupOffset | None = None
 
     def found(self, *_: object) -> dict[int, GroupOffset]:
@@ -115,9 +115,7 @@ def writer(broker: Broker) -> PartitionWriter:
     return made
 
 
-def test_a_transaction_is_committed_with_its_offset_its_term_and_the_clocks_time(
-    broker: Broker, writer: PartitionWriter
-) -> None:
+def test_a_transaction_commits_its_offset_term_and_time(broker: Broker, writer: PartitionWriter) -> None:
     assert writer.write(MARK, 1_000) == Committed()
     assert broker.offset is not None
     assert broker.offset.offset == 5
@@ -127,7 +125,7 @@ def test_a_transaction_is_committed_with_its_offset_its_term_and_the_clocks_time
 
 @pytest.mark.parametrize("error", [CommitUnknown, OffsetsUnknown])
 @pytest.mark.parametrize("effect", [True, False])
-def test_a_commit_in_doubt_is_decided_by_the_name_beside_the_offset(
+def test_an_unknown_commit_is_decided_by_the_offsets_metadata(
     broker: Broker, writer: PartitionWriter, error: type[Exception], effect: bool
 ) -> None:
     broker.ending = (effect, error)
@@ -136,9 +134,7 @@ def test_a_commit_in_doubt_is_decided_by_the_name_beside_the_offset(
     assert writer.write(MARK, 1) == Committed(), "it goes on"
 
 
-def test_a_commit_in_doubt_after_which_another_attempt_has_written_is_nobodys_to_decide(
-    broker: Broker, writer: PartitionWriter
-) -> None:
+def test_another_attempts_write_leaves_an_unknown_commit_undecided(broker: Broker, writer: PartitionWriter) -> None:
     broker.ending = (True, CommitUnknown)
     produced = Producer.commit
 
@@ -152,7 +148,7 @@ def test_a_commit_in_doubt_after_which_another_attempt_has_written_is_nobodys_to
         patched.setattr(Producer, "commit", then_another)
         with pytest.raises(ProducerFenced, match="another attempt at this shard"):
             writer.write(MARK, 1)
-    assert broker.inits == 1, "it was not fenced"
+    assert broker.inits == 1, "no producer was fenced"
 
 
 def test_another_attempt_that_writes_while_this_one_fences_is_seen(broker: Broker, writer: PartitionWriter) -> None:
@@ -162,7 +158,7 @@ def test_another_attempt_that_writes_while_this_one_fences_is_seen(broker: Broke
         writer.write(MARK, 1)
 
 
-def test_another_leaders_claim_ends_it(broker: Broker, writer: PartitionWriter) -> None:
+def test_another_leaders_claim_ends_the_writer(broker: Broker, writer: PartitionWriter) -> None:
     broker.ending = (False, CommitUnknown)
     broker.before_init = lambda: broker.commit_as("newer:claim")
     with pytest.raises(Superseded, match="its term is newer"):
@@ -170,21 +166,21 @@ def test_another_leaders_claim_ends_it(broker: Broker, writer: PartitionWriter) 
     fenced = broker.inits
     with pytest.raises(Superseded):
         PartitionWriter(SETTINGS, 0, "term", CrashPoints(None, 0)).open()
-    assert broker.inits == fenced, "nobody is fenced without a claim"
+    assert broker.inits == fenced, "no producer is fenced without a claim"
 
 
-def test_a_partition_that_nobody_has_claimed_is_taken(broker: Broker) -> None:
+def test_an_unclaimed_partition_is_taken(broker: Broker) -> None:
     broker.offset = None
     made = PartitionWriter(SETTINGS, 0, "term", CrashPoints(None, 0))
     assert made.open() is None
     assert made.write(MARK, 1) == Committed()
 
 
-def test_a_late_claim_of_a_stopped_leader_on_another_partition_is_taken_back(broker: Broker) -> None:
+def test_a_stopped_leaders_late_claim_is_taken_back(broker: Broker) -> None:
     broker.commit_as("term:claim")
     broker.other = GroupOffset(topic="k", partition=1, offset=8, metadata="older:claim")
     made = PartitionWriter(SETTINGS, 1, "term", CrashPoints(None, 0))
-    assert made.open() == 8, "partition 0 is ours, and decides"
+    assert made.open() == 8, "our claim on partition 0 decides"
     broker.commit_as("newer:claim")
     with pytest.raises(Superseded, match="its term is newer"):
         PartitionWriter(SETTINGS, 1, "term", CrashPoints(None, 0)).open()
@@ -196,13 +192,13 @@ REDELIVERED = Transaction(
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_message_partition_that_fails_for_the_moment_costs_no_state_and_another_is_used(
+def test_a_failing_message_partition_is_replaced_by_another(
     broker: Broker, writer: PartitionWriter, answers: bool
 ) -> None:
     broker.leaders = {0: 1, 1: 2, 2: -1}
     for _ in range(20):
         assert writer.write(REDELIVERED, 1) == Committed()
-    assert set(broker.placed) == {0, 1}, "one without a leader is not used"
+    assert set(broker.placed) == {0, 1}, "a partition without a leader is not used"
     if answers:
         broker.faults = [fault(Refusal.MOMENT, partition=0)]
     else:
@@ -218,9 +214,7 @@ def fault(refusal: Refusal, topic: str = "m", partition: int = -1) -> Undelivere
     return Undelivered(refusal=refusal, why="no", topic=topic, partition=partition)
 
 
-def test_a_message_that_its_topic_refuses_is_told_and_the_writer_goes_on(
-    broker: Broker, writer: PartitionWriter
-) -> None:
+def test_a_refused_message_is_reported_and_the_writer_continues(broker: Broker, writer: PartitionWriter) -> None:
     start = Marker(type=MarkerType.START, message_id=MessageId(0, 1), key=b"q")
     for refusal in (Refusal.SIZE, Refusal.ROW):
         broker.faults = [fault(refusal)]
@@ -238,7 +232,7 @@ def test_a_message_that_its_topic_refuses_is_told_and_the_writer_goes_on(
         (fault(Refusal.MOMENT, "k"), ProducerProblem),
     ],
 )
-def test_a_record_that_the_tracker_needs_is_not_given_up(
+def test_a_record_needed_by_the_tracker_is_not_given_up(
     broker: Broker, writer: PartitionWriter, found: Undelivered, problem: type[Exception]
 ) -> None:
     broker.faults = [found]

@@ -1,10 +1,10 @@
-"""Keys go to the partitions that other clients choose for them."""
+"""Keys get the same partitions as with other clients."""
 
 import pytest
 
 from thresher.kafka.partitioners import crc32_partition, murmur2_partition
 
-# Of the Java client's own test of murmur2, as signed numbers of 32 bits.
+# From the Java client's test of murmur2, as signed 32-bit numbers.
 JAVA_MURMUR2 = {
     b"21": -973932308,
     b"foobar": -790332482,
@@ -13,7 +13,7 @@ JAVA_MURMUR2 = {
     b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
     b"abc": 479470107,
 }
-# By zlib, as ruby-kafka's partitioner computes them; the first is CRC32's published check value.
+# Results of zlib, which ruby-kafka's partitioner uses. The first is CRC32's published check value.
 CRC32 = {b"123456789": 0xCBF43926, b"": 0, b"The quick brown fox jumps over the lazy dog": 0x414FA339}
 COUNTS = [1, 2, 3, 7, 12, 64, 1000, 2**31 - 1]
 

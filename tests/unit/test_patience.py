@@ -1,4 +1,4 @@
-"""How long a competitor bears being refused."""
+"""How long a competitor retries after refusals."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from thresher.election.patience import Patience
 
 
-def test_waits_grow_up_to_five_seconds_and_the_last_try_is_at_the_end_of_the_grace() -> None:
+def test_waits_grow_to_five_seconds_within_the_grace() -> None:
     patience, now, waits = Patience(grace_seconds=20.0), 100.0, []
     while not (patience := patience.refused(now)).over:
         waits.append(patience.wait_seconds)
@@ -19,7 +19,7 @@ def test_without_a_grace_the_first_refusal_is_the_last() -> None:
     assert Patience(grace_seconds=0.0).refused(1.0).over
 
 
-def test_a_leader_has_a_new_grace_at_once_and_a_standby_after_a_while() -> None:
+def test_a_leader_gets_a_new_grace_at_once() -> None:
     refused = Patience(grace_seconds=20.0).refused(100.0).refused(119.0)
     assert refused.went_on(119.0, 119.5, leads=False).refused(120.0).over
     assert not refused.went_on(119.0, 119.5, leads=True).refused(120.0).over
@@ -31,7 +31,7 @@ def test_a_refusal_long_after_the_last_is_the_first() -> None:
 
 
 @given(grace=st.floats(0.1, 600.0), late=st.lists(st.floats(0.0, 4.0), max_size=400))
-def test_nobody_gives_up_within_the_grace_or_waits_for_long_beyond_it(grace: float, late: list[float]) -> None:
+def test_a_competitor_gives_up_shortly_after_the_grace(grace: float, late: list[float]) -> None:
     patience, now = Patience(grace_seconds=grace), 0.0
     for delay in late:
         patience = patience.refused(now)

@@ -1,4 +1,4 @@
-"""What a server sends: each kind of message, and what is no message."""
+"""Messages of Postgres' pgoutput plugin: each kind is decoded, and malformed bytes are refused."""
 
 import struct
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ def transaction(made: LogReader, *rows: list[bytes | None], at: int = 100) -> Ch
     return taken(made)
 
 
-def test_each_kind_is_read() -> None:
+def test_each_kind_of_message_is_decoded() -> None:
     assert decode(wire.begin(5, wire.EPOCH + 9)) == Begin(5, wire.EPOCH + 9, 7)
     assert decode(wire.commit(5, 8, wire.EPOCH + 9)) == Commit(5, 8, wire.EPOCH + 9)
     assert decode(wire.relation(1, "s", "t", {"a": 20})) == Relation(1, "s", "t", (Column("a", 20),))
@@ -66,29 +66,29 @@ def test_each_kind_is_read() -> None:
 
 
 @pytest.mark.parametrize("message", [b"", b"?", b"B", wire.begin(1)[:-1], wire.begin(1) + b"x", b"I\0\0\0\1O\0\0"])
-def test_what_is_no_message_is_garbled(message: bytes) -> None:
+def test_bytes_that_are_no_message_are_garbled(message: bytes) -> None:
     with pytest.raises(Garbled):
         decode(message)
 
 
-def test_every_beginning_of_a_message_is_garbled() -> None:
+def test_every_truncated_message_is_garbled() -> None:
     for whole in (wire.insert(1, [b"abc", None]), wire.relation(1, "s", "t", {"a": 20}), wire.message(9, "p", b"abc")):
         for size in range(len(whole)):
             with pytest.raises(Garbled):
                 decode(whole[:size])
 
 
-def test_a_report_is_what_the_server_reads() -> None:
+def test_a_status_update_has_the_servers_format() -> None:
     assert struct.unpack(">cQQQqB", status_report(7, 3, wire.EPOCH + 11)) == (b"r", 7, 3, 3, 11, 0)
 
 
-def test_a_keep_alive_is_read() -> None:
+def test_a_keep_alive_is_decoded() -> None:
     assert keep_alive(wire.keep_alive(77, reply=True)) == (77, True)
     with pytest.raises(Garbled):
         keep_alive(b"k123")
 
 
-def test_a_row_is_what_a_relay_would_read() -> None:
+def test_a_row_equals_that_of_a_relay() -> None:
     row = wire.outbox_row(
         4, topic=b"orders", key=None, value=None, names=[b"a", b"b"], contents=[b"1", None], partition=3, timestamp=1,
         created=2_000_000,
@@ -120,7 +120,7 @@ def test_the_count_starts_over_with_each_transaction() -> None:
     assert taken(made).positions == [Position(900, 50, 0), Position(950, 50, 0)]
 
 
-def test_a_row_that_was_sent_already_is_left_out_but_counted() -> None:
+def test_an_already_sent_row_is_left_out_but_counted() -> None:
     made = reader()
     made.feed(wire.data(wire.begin(900), 1))
     made.feed(wire.data(wire.insert(TABLE, wire.outbox_row(1, sent=5)), 50))
@@ -128,7 +128,7 @@ def test_a_row_that_was_sent_already_is_left_out_but_counted() -> None:
     assert taken(made).positions == [Position(900, 50, 1)]
 
 
-def test_times_that_nobody_can_show_are_brought_inside() -> None:
+def test_times_out_of_range_are_clamped() -> None:
     chunk = transaction(
         reader(), wire.outbox_row(1, created=2**63 - 1), wire.outbox_row(2, created=-(2**63)),
         wire.outbox_row(3, timestamp=2**63 - 1), wire.outbox_row(4, timestamp=-wire.EPOCH - 1),
@@ -142,7 +142,7 @@ def test_headers_of_more_dimensions_are_a_flaw() -> None:
     row[5] = struct.pack(">iiIiiii", 2, 0, 25, 1, 1, 1, 1) + b"\0\0\0\1a"
     *sendable, more = transaction(reader(), row).rows[0][5:]
     assert sendable == [(), (), None, None, "headers", None]
-    assert more == ([["a"]], [], None), "they are set aside as they were"
+    assert more == ([["a"]], [], None), "dead rows keep them unchanged"
 
 
 def test_headers_of_three_dimensions_are_kept_as_they_were() -> None:
@@ -167,7 +167,7 @@ def test_a_timestamp_that_kafka_cannot_hold_is_kept(moment: int, text: str) -> N
     assert (row[9], row[11][2]) == ("timestamp", text)
 
 
-def test_a_message_with_such_a_timestamp_is_kept_whole() -> None:
+def test_a_message_with_an_invalid_timestamp_is_kept_whole() -> None:
     late = content() + b"\x30" + b"\xff" * 9 + b"\x01"
     made = log_reader()
     made.feed(wire.data(wire.begin(900), 1))
@@ -201,7 +201,7 @@ def test_a_known_column_must_not_come_as_text() -> None:
         made.feed(wire.data(frame[:8] + b"t" + frame[9:], 50))
 
 
-def test_rows_come_also_while_the_table_has_another_name() -> None:
+def test_rows_are_read_while_the_table_is_renamed() -> None:
     made = LogReader(TableSource(table=OUTBOX, number=TABLE))
     made.feed(wire.data(wire.relation(TABLE, "app", "renamed", wire.COLUMNS), 0))
     made.feed(wire.data(wire.relation(TABLE + 1, "app", "other", {"a": 1}), 0))
@@ -276,7 +276,7 @@ def test_messages_of_others_are_ignored() -> None:
     assert made.take() is None
 
 
-def test_a_message_that_cannot_be_read_is_a_row_that_holds_it() -> None:
+def test_an_unreadable_message_becomes_a_row_that_holds_it() -> None:
     made = log_reader()
     made.feed(wire.data(wire.begin(900), 1))
     made.feed(wire.data(wire.message(40, "thresher:app.outbox", b"\x09rubbish"), 40))
@@ -284,7 +284,7 @@ def test_a_message_that_cannot_be_read_is_a_row_that_holds_it() -> None:
     assert (row[0], row[2], row[4], row[9]) == (40, "", b"\x09rubbish", "message")
 
 
-def test_a_mark_says_since_when_the_slot_is_there() -> None:
+def test_a_mark_tells_when_the_slot_was_made() -> None:
     made = reader()
     for prefix, transactional in (("thresher-slot", False), ("thresher-slots", True)):
         made.feed(wire.data(wire.begin(900), 1))
@@ -302,14 +302,14 @@ def test_a_table_source_reads_no_messages() -> None:
     assert made.take() is None
 
 
-def test_a_keep_alive_between_transactions_says_how_far_all_was_read() -> None:
+def test_a_keep_alive_between_transactions_advances_the_idle_position() -> None:
     made = reader()
     made.feed(wire.keep_alive(70))
     assert taken(made) == Chunk(idle_at=70)
     assert made.take() is None
 
 
-def test_a_keep_alive_inside_of_a_transaction_says_nothing() -> None:
+def test_a_keep_alive_inside_a_transaction_advances_nothing() -> None:
     made = reader()
     made.feed(wire.data(wire.begin(900), 1))
     made.feed(wire.keep_alive(800))
@@ -317,13 +317,13 @@ def test_a_keep_alive_inside_of_a_transaction_says_nothing() -> None:
     assert made.received == 800
 
 
-def test_rows_behind_a_keep_alive_make_it_old() -> None:
+def test_later_rows_make_a_keep_alive_obsolete() -> None:
     made = reader()
     made.feed(wire.keep_alive(70))
     assert transaction(made, wire.outbox_row(1)).idle_at is None
 
 
-def test_what_the_server_asks_is_remembered_until_it_is_answered() -> None:
+def test_a_requested_reply_is_remembered_until_it_is_sent() -> None:
     made = reader()
     made.feed(wire.keep_alive(70, reply=True))
     made.feed(wire.keep_alive(71))
@@ -374,7 +374,7 @@ def test_an_outbox_has_a_prefix_and_a_slot() -> None:
     with pytest.raises(InvalidName, match="dot"):
         log_prefix(TableName(table="app.outbox"))
     assert slot_name(TableName(table="outbox")) == "thresher_outbox"
-    # Whoever writes with a schema is not content with the slot of a tail without it, or of another schema.
+    # The slot of a tail without a schema, or with another schema, does not serve a writer with a schema.
     schemas = [TableName(table="outbox"), OUTBOX, TableName(table="outbox", schema="app2")]
     assert len({slot_name(each) for each in [*schemas, TableName(table="app_outbox")]}) == 4
     assert slot_name(OUTBOX).startswith("thresher_app_outbox_")

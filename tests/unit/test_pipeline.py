@@ -40,7 +40,7 @@ def test_a_pipeline_that_can_run_is_accepted() -> None:
         ({"steps": (Step(function="a:b", config={"lock": threading.Lock()}),)}, "cannot be sent to the workers"),
     ],
 )
-def test_what_can_never_run_is_refused_with_its_reason(changes: dict[str, Any], reason: str) -> None:
+def test_an_impossible_pipeline_is_refused_with_its_reason(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(PipelineInvalid) as refused:
         pipeline(**changes)
     assert reason in str(refused.value)
@@ -76,13 +76,13 @@ def test_configuration_is_never_shown() -> None:
         ({"deaf_seconds": 1.5}, "deaf_seconds is less than two beats"),
     ],
 )
-def test_a_policy_that_cannot_be_kept_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_an_impossible_policy_is_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(PipelineInvalid) as refused:
         Policy(**changes)
     assert reason in str(refused.value)
 
 
-def test_the_back_off_grows_to_its_limit_and_half_of_it_is_drawn() -> None:
+def test_the_back_off_grows_to_its_limit_with_jitter() -> None:
     policy = Policy(back_off_seconds=0.2, back_off_most_seconds=30.0)
     assert [policy.back_off(failures, lambda: 1.0) for failures in (1, 2, 3)] == [0.2, 0.4, 0.8]
     assert policy.back_off(3, lambda: 0.0) == 0.4

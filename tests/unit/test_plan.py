@@ -23,7 +23,7 @@ def all_loads(planned: Plan) -> list[Load]:
     return [load for writer in range(planned.writers) for load in loads(planned, writer)]
 
 
-def test_the_same_seed_gives_the_same_load_and_another_gives_another() -> None:
+def test_a_seed_decides_the_load() -> None:
     assert all_loads(plan(seed=1)) == all_loads(plan(seed=1))
     assert all_loads(plan(seed=1)) != all_loads(plan(seed=2))
 
@@ -36,7 +36,7 @@ def test_every_record_is_generated_once(records: int, writers: int, size: int) -
     assert all(len(load.messages) == len(load.rows) <= size for load in all_loads(planned))
 
 
-def test_owned_keys_belong_to_one_writer_and_shared_ones_to_several() -> None:
+def test_owned_keys_have_one_writer_shared_ones_several() -> None:
     def owners(planned: Plan) -> Counter[str | None]:
         pairs = {(w, key) for w in range(planned.writers) for load in loads(planned, w) for _, key in load.rows}
         return Counter(key for _, key in pairs)
@@ -60,13 +60,13 @@ def test_the_share_of_rollbacks_is_kept() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 500])
-def test_values_have_the_size_that_was_asked_for(size: int) -> None:
+def test_values_have_the_configured_size(size: int) -> None:
     assert {len(message.value or b"") for load in all_loads(plan(value_bytes=size)) for message in load.messages} == {
         size
     }
 
 
-def test_blank_records_are_tombstones_that_still_carry_their_identity() -> None:
+def test_blank_records_are_tombstones_with_an_identity() -> None:
     messages = [message for load in all_loads(plan(blank=True)) for message in load.messages]
     assert all(message.value is None for message in messages)
     assert len({tuple(message.headers) for message in messages}) == 100
@@ -89,7 +89,7 @@ def test_varied_records_use_every_column() -> None:
     assert all(message.partition is None and message.key for load in all_loads(plan()) for message in load.messages)
 
 
-def test_the_history_notes_what_a_message_says() -> None:
+def test_the_history_notes_the_content_of_messages() -> None:
     (load,) = all_loads(plan(records=1, varied=1.0, started=MOMENT))
     ((message,), (content,)) = load.messages, load.contents()
     assert isinstance(message.value, bytes)

@@ -1,4 +1,4 @@
-"""What the processes that serve two sessions tell about a pooler between us and the server."""
+"""A pooler between us and the server is recognised by the backend processes of two sessions."""
 
 import pytest
 

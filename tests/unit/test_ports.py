@@ -11,13 +11,13 @@ DRAW = "from thresher.devstack import ports; ports._LOWEST = ports._HIGHEST = {p
 
 
 def drawn_elsewhere(port: int) -> subprocess.CompletedProcess[str]:
-    """Have another process draw, from this port alone."""
+    """Let another process draw from this port alone."""
     return subprocess.run(
         [sys.executable, "-c", DRAW.format(port=port)], capture_output=True, text=True, timeout=60, check=False
     )
 
 
-def test_a_port_that_was_drawn_is_nobody_elses_although_nobody_listens_on_it_yet() -> None:
+def test_a_drawn_port_is_reserved_before_anyone_listens() -> None:
     port = ports.free_port()
     refused = drawn_elsewhere(port)
     assert refused.returncode == 1
@@ -25,7 +25,7 @@ def test_a_port_that_was_drawn_is_nobody_elses_although_nobody_listens_on_it_yet
     assert ports.is_free(port)
 
 
-def test_a_port_that_a_process_drew_is_free_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drawn_port_is_free_after_its_process_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     port = next(port for port in range(31_000, 32_000) if drawn_elsewhere(port).returncode == 0)
     monkeypatch.setattr(ports, "_LOWEST", port)
     monkeypatch.setattr(ports, "_HIGHEST", port)
@@ -34,12 +34,12 @@ def test_a_port_that_a_process_drew_is_free_when_that_has_ended(monkeypatch: pyt
         ports.free_port(taken={port})
 
 
-def test_a_port_that_is_wanted_and_free_is_taken() -> None:
+def test_a_preferred_free_port_is_used() -> None:
     port = ports.free_port()
     assert ports.free_port(wanted=port) == port
 
 
-def test_a_port_that_is_wanted_and_taken_gives_way() -> None:
+def test_a_preferred_port_in_use_is_replaced() -> None:
     with socket.create_server((ports.HOST, 0)) as taken:
         port = taken.getsockname()[1]
         assert ports.free_port(wanted=port) != port

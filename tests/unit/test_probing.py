@@ -1,4 +1,4 @@
-"""Probes of servers: each in a thread of its own, and each failure is counted and noted."""
+"""Probes of servers: each runs in its own thread, and each failure is counted and reported."""
 
 import threading
 
@@ -31,7 +31,7 @@ def test_failures_are_counted_until_a_server_is_reached() -> None:
     probes.start()
     eventually(lambda: reach.health()["database"].up, SOON_SECONDS)
     probes.close()
-    # One that was just reached is left alone.
+    # A server that was just reached is not probed.
     assert left == []
     assert ledger.driver() == {"errors.database_lost": 1, "errors.unexpected": 1}
 

@@ -1,4 +1,4 @@
-"""Records handed over as columns fare as those that are handed over one by one."""
+"""Records that are produced from columns are treated like records that are produced one by one."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ NOW = 1_700_000_000_000
 
 @dataclass
 class Client:
-    """Takes records into a queue of three, unless their value says otherwise."""
+    """A client with a queue of three records. A record's value can make it fail."""
 
     taken: list[tuple[Any, ...]] = field(default_factory=list)
     waiting: int = 0
@@ -57,7 +57,7 @@ def producer() -> tuple[TransactionalProducer, Client]:
 @given(st.lists(st.sampled_from([GOOD, GOOD, FULL, REFUSED, ODD])), st.integers(1, 3))
 @example([REFUSED, ODD], 1)
 @example([GOOD, FULL], 2)
-def test_columns_fare_as_single_records_do(kinds: list[int], at_once: int) -> None:
+def test_columns_are_produced_like_single_records(kinds: list[int], at_once: int) -> None:
     records = [
         (f"topic-{number}", bytes([kind, number]), b"key", number % 3 - 1, 0, [("name", b"value")])
         for number, kind in enumerate(kinds)

@@ -1,4 +1,4 @@
-"""What a program says of a relay is judged as a file is: the same report, and strings where their meaning is clear."""
+"""Settings in code are validated like a file, with the same report; strings are accepted where they are clear."""
 
 import pickle
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ KINDS = {
 
 
 def judged_or_told(settings: Settings, election: ElectionSettings | None = None) -> Judged | str:
-    """What is taken, or the report of what is not; anything else that is raised is a fault."""
+    """Return the accepted settings, or the report of problems. Any other error fails the test."""
     try:
         return judge(settings, election)
     except ConfigurationInvalid as refusal:
@@ -63,7 +63,7 @@ def problems(**given: Any) -> str:
     return str(caught.value)
 
 
-def test_strings_are_taken_where_their_meaning_is_clear() -> None:
+def test_strings_are_accepted_where_their_meaning_is_clear() -> None:
     told = Settings(
         **LEAST, outbox="parcels", schema="shop", shards="2", transform="m:f", delivery="at-least-once",  # type: ignore[arg-type]
         settle="stamp", limits={"batch_rows": "5"}, archive_after_seconds="9",  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_a_program_and_a_file_have_the_same_report() -> None:
     assert str(caught.value).count("\n") >= 5
 
 
-def test_a_schema_before_the_table_is_refused_with_what_to_say() -> None:
+def test_a_schema_in_the_table_name_is_refused_with_advice() -> None:
     text = problems(outbox="shop.outbox")
     assert "outbox: give outbox='outbox', schema='shop', or TableName(table='shop.outbox')" in text
     assert judge(Settings(**LEAST, outbox="outbox", schema="shop")).settings.outbox.schema == "shop"
@@ -92,12 +92,12 @@ def test_a_schema_before_the_table_is_refused_with_what_to_say() -> None:
     assert judge(Settings(**LEAST, outbox=literally)).settings.outbox == literally
 
 
-def test_a_function_is_asked_for_by_its_name() -> None:
+def test_a_function_object_is_refused_in_favour_of_its_path() -> None:
     assert "such as 'builtins:len'" in problems(transform=[len])
     assert "such as 'module:function'" in problems(transform=lambda batch: batch)
 
 
-def test_every_malformed_transform_is_told() -> None:
+def test_every_malformed_transform_is_reported() -> None:
     text = problems(transform=["nowhere", "m:f", 5, len])
     assert "transform: 'nowhere', 5 are not of the form package.module:function; a function is given" in text
 
@@ -143,7 +143,7 @@ def test_names_of_the_file_are_names_in_code() -> None:
         Settings(**LEAST, shard=2)
 
 
-def test_a_key_that_belongs_elsewhere_is_told_where() -> None:
+def test_a_misplaced_key_is_reported_with_its_place() -> None:
     elsewhere = {*KEYS, "bootstrap", "ds"} - {each.name for each in fields(Settings)} - {"schema"}
     elsewhere -= {*Limits.__slots__, *TopicLocking.__slots__}
     wrong: dict[str, Any] = dict.fromkeys(elsewhere, 1)
@@ -162,7 +162,7 @@ def test_a_key_that_belongs_elsewhere_is_told_where() -> None:
         assert part in text
 
 
-def test_what_is_missing_is_in_the_report() -> None:
+def test_missing_settings_are_in_the_report() -> None:
     harvest = Harvest(Settings())
     with pytest.raises(ConfigurationInvalid) as caught:
         harvest.start()
@@ -170,7 +170,7 @@ def test_what_is_missing_is_in_the_report() -> None:
         assert part in str(caught.value)
 
 
-def test_a_list_of_brokers_is_refused_with_what_to_say() -> None:
+def test_a_list_of_brokers_is_refused_with_advice() -> None:
     text = problems(kafka={"bootstrap.servers": ["k:1", "k:2"]})
     assert "kafka: bootstrap.servers: one text is needed, with commas instead of a list" in text
     assert "missing" not in text
@@ -204,7 +204,7 @@ def test_functions_among_the_properties_stay_there() -> None:
     }
 
 
-def test_nothing_starts_with_what_cannot_work() -> None:
+def test_no_relay_starts_with_invalid_settings() -> None:
     for wrong in ({"metrics_seconds": "often"}, {"step_down_seconds": 0}, {"election": "vote"}):
         harvest = Harvest(Settings(**LEAST), **wrong)
         with pytest.raises(ConfigurationInvalid, match=next(iter(wrong))):
@@ -216,5 +216,5 @@ def test_nothing_starts_with_what_cannot_work() -> None:
         start_db_backend(Settings(**LEAST), threads="2")  # type: ignore[arg-type]
 
 
-def test_the_kinds_above_are_all_settings() -> None:
+def test_the_tested_kinds_cover_all_settings() -> None:
     assert set(KINDS) == {each.name for each in fields(Settings)}

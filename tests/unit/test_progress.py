@@ -30,7 +30,7 @@ def progress(rows: list[tuple[int, int, Any]], **fields: Any) -> Progress:
 
 
 @given(rows=settled, number=st.integers(0, 2**63), failures=st.integers(0, 1000))
-def test_what_is_encoded_is_decoded(rows: list[tuple[int, int, Any]], number: int, failures: int) -> None:
+def test_an_encoded_record_decodes_to_the_same(rows: list[tuple[int, int, Any]], number: int, failures: int) -> None:
     given_ = progress(rows, number=number, failures=failures)
     found = decode(encode(given_))
     assert found == given_
@@ -39,14 +39,14 @@ def test_what_is_encoded_is_decoded(rows: list[tuple[int, int, Any]], number: in
 
 
 @given(texts=st.lists(st.text(max_size=50), min_size=4, max_size=4), shard=st.integers(0, 10_000))
-def test_whose_it_is_survives(texts: list[str], shard: int) -> None:
+def test_the_origin_of_a_record_survives(texts: list[str], shard: int) -> None:
     outbox_id, system_id, incarnation, term = texts
     origin = Origin(outbox_id=outbox_id, system_id=system_id, incarnation=incarnation, term=term, shard=shard)
     assert decode(encode(progress([], origin=origin))).origin == origin
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_every_kind_of_death_keeps_its_reason(kind: Kind) -> None:
+def test_every_kind_of_dead_row_keeps_its_reason(kind: Kind) -> None:
     fate = dead(kind, "schlimm ☠", 3, blocking=True)
     assert decode(encode(progress([(1, 2, SENT), (3, 4, fate)]))).fates == [SENT, fate]
 
@@ -57,7 +57,7 @@ def test_rows_are_told_apart_by_fate() -> None:
     assert isinstance(made.fates[2], Dead)
 
 
-def test_a_transactions_record_speaks_of_its_rows_in_their_order() -> None:
+def test_a_record_lists_its_rows_in_order() -> None:
     plans: list[Any] = [Record("t", None, None, -1, 0, None), FILTERED, dead(Kind.MALFORMED, "bad")]
     rows = RowList([Row(9 - place, place, "t", None, plan) for place, plan in enumerate(plans)])
     made = progress_of(ORIGIN, 5, rows, 2)
@@ -88,7 +88,7 @@ def test_another_version_is_refused_by_name(version: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\0" * 100, b"\xff" * 8, other_arrow(), other_arrow({"version": "1"})])
-def test_what_is_not_ours_is_foreign(data: bytes) -> None:
+def test_records_in_another_format_are_foreign(data: bytes) -> None:
     with pytest.raises(ForeignProgress):
         decode(data)
 
@@ -99,10 +99,10 @@ def test_any_bytes_are_foreign(data: bytes) -> None:
         decode(data)
 
 
-def test_a_record_that_was_cut_off_is_foreign() -> None:
+def test_a_truncated_record_is_foreign() -> None:
     whole = encode(progress([(1, 2, SENT), (3, 4, dead(Kind.REJECTED, "no"))]))
     unexpected = {}
-    # What ends a stream may be left out.
+    # The end marker of the compressed stream may be missing.
     for length in range(len(whole) - 8):
         try:
             decode(whole[:length])

@@ -1,4 +1,4 @@
-"""Publishing without servers: which backend is meant, what is encoded, and that all is judged before any is sent."""
+"""Publishing without servers: choice of the backend, encoding, and validation of all messages before any is sent."""
 
 import re
 import threading
@@ -36,7 +36,7 @@ def values(kept: MemoryBackend) -> list[Any]:
     return [message.value for message in kept.messages]
 
 
-def test_a_block_comes_before_the_publishers_own_and_that_before_the_one_for_all() -> None:
+def test_a_block_overrides_the_publisher_which_overrides_the_default() -> None:
     for_all, own = MemoryBackend(), MemoryBackend()
     set_backend(for_all)
     Publisher().publish_list(numbered(1))
@@ -97,7 +97,7 @@ def test_a_serializer_of_confluents_serves() -> None:
         ("no message", InvalidMessage),
     ],
 )
-def test_one_that_cannot_be_sent_keeps_all_from_being_sent(strange: Any, error: type[Exception]) -> None:
+def test_one_unsendable_message_prevents_the_whole_publish(strange: Any, error: type[Exception]) -> None:
     with backend("memory") as kept, pytest.raises(error):
         Publisher().publish_list([*numbered(1, 2), strange])
     assert kept.messages == []
@@ -108,7 +108,7 @@ def test_an_encoder_that_gives_no_bytes_is_refused() -> None:
         Publisher(value=lambda given, _: given).publish_list(numbered(1))
 
 
-def test_what_is_no_backend_is_refused_with_those_there_are() -> None:
+def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
     for choose in (set_backend, lambda name: Publisher(backend=name)):
         with pytest.raises(BackendUnknown, match="one of kafka, kafka_async, outbox, memory, db"):
             choose("kafak")
@@ -120,13 +120,13 @@ def test_what_is_no_backend_is_refused_with_those_there_are() -> None:
 
 
 class Falsy(MemoryBackend):
-    """A backend that looks like nothing."""
+    """A backend whose truth value is False."""
 
     def __len__(self) -> int:
         return 0
 
 
-def test_a_backend_that_looks_like_nothing_is_one_and_what_is_none_is_refused() -> None:
+def test_a_falsy_backend_is_accepted_and_a_wrong_object_refused() -> None:
     kept = Falsy()
     with backend(kept):
         Publisher().publish_list(numbered(1))
@@ -136,7 +136,7 @@ def test_a_backend_that_looks_like_nothing_is_one_and_what_is_none_is_refused() 
             pass
 
 
-def test_a_serializer_may_add_headers_and_changes_no_list_of_the_callers() -> None:
+def test_a_serializer_adds_headers_without_changing_the_callers_list() -> None:
     def adding(given: Any, context: Any) -> bytes:
         context.headers.append(("schema", b"7"))
         return bytes(given)
@@ -158,7 +158,7 @@ def test_a_flush_asks_a_backend_of_the_callers_too() -> None:
     assert (publisher.flush(1.0), publisher.flush(2.0)) == (False, True)
 
 
-def test_properties_that_are_none_are_named() -> None:
+def test_invalid_properties_are_named() -> None:
     with pytest.raises(InvalidInput, match=r"linger\.msx"):
         Publisher(kafka={"bootstrap.servers": "x", "linger.msx": 1}, backend="kafka").publish_list(numbered(1))
 

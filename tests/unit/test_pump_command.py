@@ -1,4 +1,4 @@
-"""What the pump says of its topic and its history."""
+"""The pump's messages about its topic and its history."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""After how many seconds a message comes again whose handler failed."""
+"""The back-off of a message whose handler failed."""
 
 from thresher.queue.running import back_off
 

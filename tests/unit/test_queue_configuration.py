@@ -1,4 +1,4 @@
-"""The configuration of queues: kafka-mq-go's keys, one report of all that is wrong, and no secret in it."""
+"""The configuration of queues: kafka-mq-go's keys, one report of all problems, and no secret in the report."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from thresher.queue import QueueService
 from thresher.queue.configuration import _GUARDED, HandOff, QueueConfig, configured, load_queue_config
 
 GIVEN: dict[str, Any] = {"bootstrap-servers": "kafka:9092", "message-topic": "messages", "marker-topic": "markers"}
-# kafka-mq-go's own settings under their YAML names, with its defaults where it has some.
+# kafka-mq-go's settings under their YAML names, with its defaults.
 SEED = """
 bootstrap-servers: broker:9092
 message-topic: messages
@@ -34,7 +34,7 @@ SECRET = "hunter2"
 
 
 def problems(**keys: Any) -> str:
-    """The report on what is wrong with these keys beside good ones; a key has underscores here."""
+    """Return the report of problems with these keys beside valid ones. Keys have underscores here."""
     with pytest.raises(ConfigurationInvalid) as caught:
         configured(GIVEN | {key.replace("_", "-"): value for key, value in keys.items()})
     assert caught.value.exit_code == 2
@@ -48,7 +48,7 @@ def loaded(text: str, tmp_path: Path, flags: dict[str, Any] | None = None, **var
     return load_queue_config(path, flags or {}, variables)
 
 
-def test_a_file_of_kafka_mq_gos_is_taken(tmp_path: Path) -> None:
+def test_a_file_of_kafka_mq_go_is_accepted(tmp_path: Path) -> None:
     form = loaded(SEED, tmp_path).form
     assert form.consumer_receive_buffer_capacity == 1
     tracker = {"use-now-if-no-marker-seen": 60_000, "num-offsets-per-commit": 1_000}
@@ -86,7 +86,7 @@ def test_every_problem_is_in_one_message(tmp_path: Path) -> None:
     assert SECRET not in text
 
 
-def test_nothing_given_misses_all_that_is_required() -> None:
+def test_an_empty_configuration_misses_every_required_key() -> None:
     with pytest.raises(ConfigurationInvalid) as caught:
         configured({})
     assert [line.split(":")[0].strip() for line in str(caught.value).splitlines()[1:]] == list(GIVEN)
@@ -103,7 +103,7 @@ def test_a_redelivery_timeout_has_twelve_hours_at_most(milliseconds: int, taken:
 
 
 @pytest.mark.parametrize("topic", ["a b", "a/b", "..", ".", "ä", "x" * 243, "a\n"])
-def test_what_cannot_be_a_topic_is_refused(topic: str) -> None:
+def test_an_invalid_topic_name_is_refused(topic: str) -> None:
     assert "marker-topic: 1 to 242 of the characters" in problems(marker_topic=topic)
 
 
@@ -113,7 +113,7 @@ def test_messages_and_markers_need_two_topics() -> None:
 
 @pytest.mark.parametrize("section", ["kafka", "producer", "consumer"])
 @pytest.mark.parametrize("name", sorted(_GUARDED))
-def test_what_the_guarantee_rests_on_is_refused(name: str, section: str) -> None:
+def test_properties_that_the_guarantee_rests_on_are_refused(name: str, section: str) -> None:
     assert f"{section}.{name}: the guarantee of queues depends on" in problems(**{section: {name: 1}})
 
 
@@ -137,13 +137,13 @@ def test_limits_by_queue_are_whole_numbers(key: str) -> None:
     assert getattr(configured(GIVEN | {key: {"q": "3"}}), key) == {"q": 3}
 
 
-def test_the_trackers_section_is_the_trackers_to_judge(tmp_path: Path) -> None:
+def test_the_trackers_section_is_ignored_by_clients(tmp_path: Path) -> None:
     variables = {"THRESHER_REDELIVERY_TRACKER": "num-offsets-per-commit=5"}
     form = loaded(f"{json.dumps(GIVEN)}", tmp_path, {"redelivery-tracker": None}, **variables).form
     assert form.redelivery_tracker == {"num-offsets-per-commit": "5"}
 
 
-def test_flags_override_the_environment_and_that_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     form = loaded(
         SEED + "kafka: {client.id: file, client.rack: file}\n",
         tmp_path,

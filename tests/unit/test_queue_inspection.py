@@ -1,4 +1,4 @@
-"""What `peek` and `stats` make of offsets and markers, and how messages look as JSON."""
+"""The figures of `peek` and `stats` from offsets and markers, and messages as JSON."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_a_message_is_in_progress_from_start_to_end() -> None:
     assert (found.oldest_ms(b"a"), found.oldest_ms(b"b"), found.oldest_ms(b"c")) == (1_001, 1_002, None)
 
 
-def test_a_message_whose_id_another_one_had_is_in_progress_by_itself() -> None:
+def test_messages_sharing_an_id_are_in_progress_separately() -> None:
     old, new = (
         Marker(
             type=MarkerType.START, message_id=MessageId(0, 1), key=queue, origin_id=MessageId(0, 1), enqueued_at_ms=at
@@ -62,7 +62,7 @@ def test_a_message_whose_id_another_one_had_is_in_progress_by_itself() -> None:
     assert started(old, new, end).counts() == {b"b": 1}
 
 
-def test_an_end_without_its_start_counts_for_nothing() -> None:
+def test_an_end_without_its_start_is_ignored() -> None:
     assert started(marker(END, 1), marker(KEEPALIVE, 2)).counts() == {}
 
 
@@ -81,14 +81,14 @@ def test_other_groups_are_of_no_queue() -> None:
     assert [queue_of(group) for group in ("billing", "kafka-m", "my-kafka-mq-a")] == [None, None, None]
 
 
-def test_lag_counts_what_a_group_has_before_it() -> None:
+def test_lag_counts_the_records_ahead_of_a_group() -> None:
     ends = {each: PartitionEnds(first=10, stable=90, high=100) for each in range(5)}
     offsets = {0: offset(0, 100), 1: offset(1, 60), 2: offset(2, 5), 3: offset(3, 120)}
-    # At the end; 40 before it; from the first record, since retention has overtaken it; past the end; no offset yet.
+    # At the end; 40 before it; below the first record, after retention; past the end; without an offset.
     assert lag(ends, offsets) == 0 + 40 + 90 + 0 + 90
 
 
-def test_messages_of_all_partitions_are_in_one_order() -> None:
+def test_messages_of_all_partitions_are_sorted_together() -> None:
     found = [peeked(30, 0, 1), peeked(10, 1, 7), peeked(20, 2, 3), peeked(20, 0, 0)]
     assert [each.record.message_id for each in chosen(found, 3, last=False)] == [(1, 7), (0, 0), (2, 3)]
     assert [each.record.message_id for each in chosen(found, 2, last=True)] == [(2, 3), (0, 1)]
@@ -108,6 +108,6 @@ def test_json_has_every_byte_of_a_message() -> None:
 
 
 @pytest.mark.parametrize("at", [b"9" * 15, b"9" * 18, b"-1", b"soon", b"\xff"])
-def test_a_forged_time_harms_no_look(at: bytes) -> None:
+def test_an_invalid_time_breaks_no_inspection(at: bytes) -> None:
     record = record_of(MessageId(0, 0), b"", (("thresher-enqueued-at", at),), 1_000)
     assert described(record.message_id, record)["enqueued_at"] == "1970-01-01T00:00:01+00:00"

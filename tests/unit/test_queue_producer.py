@@ -1,4 +1,4 @@
-"""A send has one of three ends: the broker has the message, refuses it, or nobody knows."""
+"""A send has one of three outcomes: the broker has the message, refuses it, or the outcome is unknown."""
 
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ UNKNOWNS = [
 
 
 class Sent:
-    """A record where the broker has put it."""
+    """A record with its partition and offset."""
 
     def partition(self) -> int:
         return 2
@@ -37,7 +37,7 @@ class Sent:
 
 
 class Recorded:
-    """Takes records, and answers when it is told to."""
+    """A client that queues records, and answers when the test says so."""
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
@@ -84,13 +84,13 @@ def test_a_confirmed_message_has_the_place_of_its_record(producer: QueueProducer
 
 
 @pytest.mark.parametrize("code", UNKNOWNS)
-def test_a_send_that_was_not_answered_is_unknown(producer: QueueProducer, client: Recorded, code: int) -> None:
+def test_an_unanswered_send_is_unknown(producer: QueueProducer, client: Recorded, code: int) -> None:
     sent = producer.send_async(b"x")
     client.answer(code)
     assert isinstance(sent.exception(0), SendUnknown)
 
 
-def test_only_a_record_that_timed_out_costs_the_client_its_trust(producer: QueueProducer, client: Recorded) -> None:
+def test_only_a_timed_out_record_replaces_the_client(producer: QueueProducer, client: Recorded) -> None:
     for code in (None, KafkaError._PURGE_INFLIGHT, KafkaError.MSG_SIZE_TOO_LARGE):
         producer.send_async(b"x")
         client.answer(code)
@@ -101,7 +101,7 @@ def test_only_a_record_that_timed_out_costs_the_client_its_trust(producer: Queue
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-def test_a_send_that_was_refused_says_so(producer: QueueProducer, client: Recorded, code: int) -> None:
+def test_a_refused_send_says_so(producer: QueueProducer, client: Recorded, code: int) -> None:
     sent = producer.send_async(b"x")
     client.answer(code)
     assert isinstance(sent.exception(0), SendRefused)
@@ -112,14 +112,12 @@ def test_a_message_above_the_limit_never_reaches_the_client(producer: QueueProdu
         with pytest.raises(MessageInvalid, match="max-message-bytes"):
             producer.send_async(payload, headers)
     assert client.reports == []
-    # The queue's id counts too.
+    # The queue's id counts towards the size.
     producer.send_async(bytes(MOST_BYTES - 1))
     assert len(client.reports) == 1
 
 
-def test_a_send_that_the_client_does_not_take_leaves_nothing_to_wait_for(
-    producer: QueueProducer, client: Recorded
-) -> None:
+def test_a_send_refused_by_the_client_awaits_no_answer(producer: QueueProducer, client: Recorded) -> None:
     client.error = BrokerLost("its queue is full")
     with pytest.raises(BrokerLost):
         producer.send_async(b"x")
@@ -133,7 +131,7 @@ def test_limits_of_a_message_are_in_its_headers(producer: QueueProducer, client:
     assert more["headers"] == [("h", b"v"), (MAX_DELIVERIES, b"3"), (TTL, b"1500")]
 
 
-def test_a_delayed_message_is_a_start_of_an_id_that_no_record_has(producer: QueueProducer, client: Recorded) -> None:
+def test_a_delayed_message_is_a_start_without_a_record(producer: QueueProducer, client: Recorded) -> None:
     sent = producer.send_async(b"x", {"h": b"v"}, delay=1.2345, max_deliveries=3, ttl=1.5)
     ((topic, value, key, more),) = client.records
     assert (topic, key, more["partition"]) == ("markers", b"q", 5)
@@ -157,7 +155,7 @@ def test_a_delayed_message_is_a_start_of_an_id_that_no_record_has(producer: Queu
         ({"ttl": 0}, "a ttl of 0.001 to"),
     ],
 )
-def test_a_limit_that_can_be_none_is_refused(
+def test_an_invalid_limit_is_refused(
     producer: QueueProducer, client: Recorded, limits: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(MessageInvalid, match=why):

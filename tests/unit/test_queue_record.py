@@ -1,4 +1,4 @@
-"""A record tells its past by headers. Whatever they hold, the message is read, started and delivered."""
+"""Headers carry a record's past. With any headers, the message is read, started and delivered."""
 
 from typing import cast
 
@@ -23,7 +23,7 @@ from thresher.queue.wire.record import (
 
 PLACE = MessageId(3, 14)
 TIME = 1_700_000_000_000
-# What a hostile writer would try: numbers that are too large, too many, or almost numbers.
+# Values of a hostile writer: numbers that are too large, too long or malformed.
 HOSTILE = [b"", b"-1", b"0", b"9" * 9, b"9" * 14, b"9" * 18, b"9" * 400, b"1.5", b" 1", b"1-", b"-", b"1-2-3", b"\xb2"]
 numbers = st.one_of(st.sampled_from(HOSTILE), st.from_regex(rb"[0-9]+-?[0-9]*", fullmatch=True))
 own_headers = st.tuples(st.sampled_from(sorted(OWN)), numbers)
@@ -42,11 +42,11 @@ def test_a_null_payload_is_an_empty_one() -> None:
     assert record_of(PLACE, None, (("h", b"v"),), TIME).payload == b""
 
 
-def test_a_redelivered_record_tells_its_past() -> None:
+def test_a_redelivered_record_carries_its_past() -> None:
     headers: Headers = (("h", b"v"), (DELIVERY_COUNT, b"4"), (ORIGIN_ID, b"1-2"), (ENQUEUED_AT, b"77"))
     record = record_of(PLACE, b"payload", headers, TIME)
     assert (record.delivery_count, record.origin_id, record.enqueued_at_ms) == (4, MessageId(1, 2), 77)
-    assert record.headers == (("h", b"v"),), "ours are not the application's"
+    assert record.headers == (("h", b"v"),), "our headers are not shown to the application"
 
 
 def test_the_applications_headers_keep_order_and_repeats() -> None:
@@ -60,7 +60,7 @@ def test_a_record_and_its_headers_read_back_the_same() -> None:
     assert record_of(PLACE, b"payload", tuple(headers_of(record)), TIME + 1) == record
 
 
-def test_a_message_that_was_sent_with_a_delay_has_an_origin_too() -> None:
+def test_a_delayed_message_has_an_origin_too() -> None:
     origin = MessageId(-1, 2**62)
     assert record_of(PLACE, b"", ((ORIGIN_ID, str(origin).encode()),), TIME).origin_id == origin
 
@@ -73,7 +73,7 @@ def test_limits_and_the_first_start_read_back_the_same() -> None:
     assert limit_headers(None, None) == []
 
 
-def test_a_dead_letter_has_the_key_of_its_queue_and_origin_and_tells_why() -> None:
+def test_a_dead_letter_has_queue_and_origin_as_key() -> None:
     record = record_of(PLACE, b"payload", ((ORIGIN_ID, b"1-2"), ("h", b"v")), TIME)
     key, headers = dead_key(b"a/b", record), dead_headers(record, "too large")
     assert key == b"1-2@%d/a/b" % TIME
@@ -89,29 +89,29 @@ def test_a_record_with_another_key_is_no_dead_letter(key: bytes) -> None:
     assert dead_letter_of(PLACE, key, b"payload", (), TIME) is None
 
 
-def test_a_reason_that_is_no_text_is_still_written() -> None:
+def test_a_reason_that_is_not_utf8_is_written() -> None:
     assert dict(dead_headers(record_of(PLACE, b"", (), TIME), "\ud800"))[DEAD_REASON] == b"?"
 
 
 @pytest.mark.parametrize("content", [value for value in HOSTILE if value != b"9" * 9])
-def test_a_count_that_is_none_is_taken_for_absent(content: bytes) -> None:
+def test_an_invalid_count_is_treated_as_missing(content: bytes) -> None:
     assert record_of(PLACE, b"", ((DELIVERY_COUNT, content),), TIME).delivery_count == 1
 
 
 @pytest.mark.parametrize("content", [value for value in HOSTILE if value not in {b"9" * 9, b"9" * 14}])
-def test_a_time_that_is_none_is_taken_for_absent(content: bytes) -> None:
+def test_an_invalid_time_is_treated_as_missing(content: bytes) -> None:
     assert record_of(PLACE, b"", ((ENQUEUED_AT, content),), TIME).enqueued_at_ms == TIME
 
 
 @pytest.mark.parametrize(
     "content", [*HOSTILE, b"1", b"9999999999-1", b"1-" + b"9" * 19, b"-1-2", b"1--2", b"d-", b"d--1"]
 )
-def test_an_origin_that_is_none_is_taken_for_absent(content: bytes) -> None:
+def test_an_invalid_origin_is_treated_as_missing(content: bytes) -> None:
     assert record_of(PLACE, b"", ((ORIGIN_ID, content),), TIME).origin_id == PLACE
 
 
 @given(header_lists)
-def test_no_header_keeps_a_message_from_being_started(headers: Headers) -> None:
+def test_no_header_prevents_a_start(headers: Headers) -> None:
     record = record_of(PLACE, b"payload", headers, TIME)
     start = Marker(
         type=MarkerType.START,
@@ -129,7 +129,7 @@ def test_no_header_keeps_a_message_from_being_started(headers: Headers) -> None:
 
 
 @given(header_lists)
-def test_no_header_breaks_what_an_application_reads(headers: Headers) -> None:
+def test_no_header_breaks_an_applications_receive(headers: Headers) -> None:
     record = record_of(PLACE, b"payload", headers, TIME)
     message = Message(
         queue=b"q",
@@ -152,7 +152,7 @@ def test_a_dead_letter_of_any_record_can_be_replayed(headers: Headers) -> None:
     assert record_of(PLACE, b"payload", tuple(dead_headers(record, "why")), TIME) == record
 
 
-def test_a_header_whose_name_is_no_text_can_be_sent() -> None:
+def test_a_header_name_that_is_not_utf8_can_be_sent() -> None:
     record = record_of(PLACE, b"", ((b"\xff-name".decode(errors="surrogateescape"), b"v"),), TIME)
     for name, _ in headers_of(record):
         name.encode()

@@ -1,4 +1,4 @@
-"""What `thresher queue init` says of topics: whatever could lose a message is a problem, with what to set."""
+"""Checks of `thresher queue init`: a topic setting that could lose a message is a problem, with its remedy."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from thresher.queue.configuration import QueueConfig, configured
 from thresher.queue.topics import FoundTopic, problems_of, topics_of
 
 CONFIG: QueueConfig = configured({"bootstrap-servers": "kafka:9092", "message-topic": "m", "marker-topic": "t"})
-# As a broker of Kafka 4 has it where a topic says nothing.
+# The defaults of a Kafka 4 broker.
 DEFAULTS = {
     "cleanup.policy": "delete",
     "max.message.bytes": "1048588",
@@ -20,7 +20,7 @@ DEFAULTS = {
 
 
 def problems(*changes: tuple[str, str, str], partitions: int = 2, asked: int | None = None) -> list[tuple[str, str]]:
-    """What is wrong with topics that were made as they should be, and changed since."""
+    """Return the problems of correct topics with these changes."""
     found = {
         each.name: {**DEFAULTS, **each.config} for each in topics_of(CONFIG, partitions=None, marker_partitions=None)
     }
@@ -62,7 +62,7 @@ def test_topics_made_by_init_have_no_problem() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_could_lose_a_message_is_a_problem(topic: str, name: str, value: str, remedy: str) -> None:
+def test_a_topic_that_could_lose_messages_is_a_problem(topic: str, name: str, value: str, remedy: str) -> None:
     ((told, why),) = [each for each in problems((topic, name, value)) if each[0] == topic]
     assert told == topic
     assert why.startswith(f"{name} is {value}: ")
@@ -75,7 +75,7 @@ def test_fewer_partitions_than_asked_for_are_a_problem() -> None:
     assert problems(partitions=2, asked=2) == problems(partitions=2, asked=1) == problems(partitions=2) == []
 
 
-def test_a_message_topic_without_its_configuration_is_judged_by_what_the_broker_says() -> None:
+def test_a_message_topic_is_judged_by_the_brokers_defaults() -> None:
     bare: dict[str, Any] = {
         name: FoundTopic(partitions=1, config=DEFAULTS) for name in ("m", "t", "t.queues", "m.dead")
     }

@@ -1,4 +1,4 @@
-"""The verdict on queues finds every way to break the promise, and calls nothing wrong that keeps it."""
+"""The verdict on queues finds every kind of broken promise, and accepts every history that keeps the promise."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ def end(place: MessageId, at: tuple[int, int]) -> Placed:
     return Placed(*at, Marker(type=MarkerType.END, message_id=place))
 
 
-# The first was acked; the second nacked; the third is a dead letter; the fourth was unknown and arrived, and waits.
+# The first was acked, the second nacked, the third is a dead letter. The fourth, of unknown outcome, arrived and waits.
 HELD = Held(
     messages={ONE: "q/1", TWO: "q/2", DEAD: "q/3", LATE: "q/4"},
     markers=(
@@ -53,7 +53,7 @@ def verdict(held: Held, told: Told) -> QueueVerdict:
     return QueueVerdict.of(judge(held, told, redelivery_ms=REDELIVERY_MS))
 
 
-def test_a_promise_that_was_kept_is_called_good() -> None:
+def test_a_kept_promise_passes() -> None:
     assert verdict(HELD, TOLD).examples == {}
     assert verdict(HELD, TOLD).ok
 

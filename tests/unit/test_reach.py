@@ -1,4 +1,4 @@
-"""Whether a server answers, by the attempts to reach it so far."""
+"""Whether a server is up, by the attempts to reach it."""
 
 import time
 
@@ -39,7 +39,7 @@ def test_the_last_attempt_decides() -> None:
     assert (again.up, again.failures, again.seconds) == (False, 1, 11)
 
 
-def test_a_success_of_more_than_a_minute_ago_says_nothing() -> None:
+def test_a_success_older_than_a_minute_says_nothing() -> None:
     reached = NEW.succeeded(BEGAN)
     assert reached.health(BEGAN + FRESH_SECONDS).up
     stale = reached.health(BEGAN + FRESH_SECONDS + 1)
@@ -65,7 +65,7 @@ def test_up_means_that_the_last_attempt_succeeded_lately(steps: list[tuple[bool,
     assert health.up == (health.kind == health.text == "")
 
 
-def test_names_of_no_server_are_passed_over() -> None:
+def test_names_of_unknown_servers_are_skipped() -> None:
     reach = Reach(["database", "broker"])
     reach.all_succeeded()
     reach.failed("progress", Trouble("no"))
@@ -85,7 +85,7 @@ def test_a_standby_needs_its_election_too() -> None:
     now[0] += 8
     election = reach.health(standby=True)["election"]
     assert (election.up, election.kind, election.text, election.seconds) == (False, "election_waits", "no lease", 8)
-    # A leader's is heard too: once it is none any more, its silence counts from then.
+    # A leader's election is heard too, so that its silence counts from the end of the leadership.
     reach.election = lambda: None
     now[0] += 3600
     assert "election" not in reach.health()
@@ -93,14 +93,14 @@ def test_a_standby_needs_its_election_too() -> None:
     assert reach.health(standby=True)["election"].seconds == 0
 
 
-def test_a_server_that_was_reached_rests_and_another_is_probed() -> None:
+def test_a_reached_server_is_not_probed_and_others_are() -> None:
     reached = NEW.succeeded(BEGAN)
     assert [rest_seconds(reached.health(BEGAN + seconds)) for seconds in (0, 10, 15, 40)] == [15, 5, 0, 0]
     assert rest_seconds(NEW.health(BEGAN)) == 0
     assert rest_seconds(reached.failed(Trouble("no")).health(BEGAN)) == 0
 
 
-def test_a_server_whose_looks_are_not_answered_is_probed_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_unanswered_looks_is_probed_sometimes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_LOST_SECONDS", 0.2)
     reach, probes = Reach(["database"]), list[float]()
     reach.failed("database", Trouble("no answer"), look=True)

@@ -1,4 +1,4 @@
-"""Reading ahead, over a source that is played by hand: it reads when it is let, and gives what it is told."""
+"""Reading ahead, with a source that the test controls: when it reads, and what it returns."""
 
 import queue
 import threading
@@ -15,9 +15,9 @@ from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
 from thresher.delivery.reading.row_source import ReadRequest
 from thresher.delivery.stored_rows import FewRows, StoredBatch, batch_of
 
-# Only how long a failing test waits.
+# Only a failing test waits so long.
 PATIENCE = 60.0
-# The create time of every row, but for one that came back.
+# The create time of every row, except for a reused id.
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MICROS = int(NOON.timestamp()) * 1_000_000
 
@@ -27,7 +27,7 @@ def stored(*ids: int) -> list[tuple[Any, ...]]:
 
 
 class Played:
-    """A source whose every read waits for an answer."""
+    """A source in which every read waits for the test's answer."""
 
     def __init__(self) -> None:
         self.asked: queue.SimpleQueue[tuple[int, set[int], set[str]]] = queue.SimpleQueue()
@@ -45,11 +45,11 @@ class Played:
         self.closed = True
 
     def next_read(self) -> tuple[int, set[int], set[str]]:
-        """Wait until a read is under way, and return what it asked for."""
+        """Wait until a read has begun, and return its request."""
         return self.asked.get(timeout=PATIENCE)
 
     def find(self, *ids: int) -> None:
-        """End the read that is under way."""
+        """Answer the current read with these rows."""
         self.answers.put(batch_of(stored(*ids)) if ids else None)
 
 
@@ -68,7 +68,7 @@ def started(head: Played, *, convert: Any = None, **bounds: Any) -> Iterator[Rea
     prefetch = Prefetch(made, lambda: head, poll_seconds=0.0, convert=convert)
     yield made
     made.close()
-    # Whatever it waits for, it gets.
+    # Release a waiting read.
     for _ in range(3):
         head.answers.put(None)
     prefetch.close()
@@ -97,7 +97,7 @@ def test_a_batch_is_current_until_rows_go_back(ahead: ReadAhead, head: Played) -
     assert not ahead.is_current(made)
 
 
-def test_a_few_rows_stay_as_they_are_in_the_order_of_their_ids(head: Played) -> None:
+def test_a_few_rows_keep_the_order_of_their_ids(head: Played) -> None:
     for ahead in started(head, most_rows=2):
         head.answers.put(FewRows(stored(3, 1)))
         batch = ahead.take(PATIENCE)
@@ -113,7 +113,7 @@ def test_a_few_rows_are_split_into_batches_too(grown: ReadAhead, head: Played) -
     assert [taken(grown) for _ in range(2)] == [[1, 2], [5]]
 
 
-def test_an_id_that_came_back_stays_in_flight(ahead: ReadAhead, head: Played) -> None:
+def test_a_reused_id_stays_in_flight(ahead: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(1)
     taken(ahead)
@@ -121,13 +121,13 @@ def test_an_id_that_came_back_stays_in_flight(ahead: ReadAhead, head: Played) ->
     head.answers.put(FewRows([(1, NOON.replace(hour=13), "t", b"k", b"v", [], [], None, None)]))
     taken(ahead)
     assert head.next_read()[1] == {1}
-    # The row that had the id before is settled: the one that has it now is not.
+    # The earlier row with this id is settled; the current one is not.
     settle(ahead, 1)
     head.find()
     assert head.next_read()[1] == {1}
 
 
-def test_nothing_within_the_time_is_none(ahead: ReadAhead) -> None:
+def test_a_take_that_times_out_returns_none(ahead: ReadAhead) -> None:
     assert ahead.take(0.0) is None
 
 
@@ -163,31 +163,31 @@ def test_only_one_batch_is_read_ahead(ahead: ReadAhead, head: Played) -> None:
 
 @pytest.fixture
 def grown(head: Played) -> Iterator[ReadAhead]:
-    """Its lots cannot grow any more: they have two rows."""
+    """Return a read-ahead with batches of two rows, which cannot grow."""
     yield from started(head, most_rows=2)
 
 
-def test_a_read_that_gives_more_is_several_batches_the_oldest_rows_first(grown: ReadAhead, head: Played) -> None:
+def test_a_large_read_becomes_several_batches_oldest_first(grown: ReadAhead, head: Played) -> None:
     assert head.next_read()[0] == 2
-    # As a head gives them: one bucket after another, each by id.
+    # In the order of a read by buckets: one bucket after another, each by id.
     head.find(2, 5, 7, 1, 3)
     assert [taken(grown) for _ in range(3)] == [[1, 2], [3, 5], [7]]
 
 
-def test_nothing_is_read_while_many_batches_are_left_or_in_flight(grown: ReadAhead, head: Played) -> None:
+def test_nothing_is_read_while_many_batches_wait(grown: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(*range(2_004))
-    lots = [taken(grown) for _ in range(1_000)]
+    batches = [taken(grown) for _ in range(1_000)]
     assert head.asked.empty(), "two batches are left"
     assert [taken(grown), taken(grown)] == [[2_000, 2_001], [2_002, 2_003]]
-    assert head.asked.empty(), "too many are in flight"
-    for lot in lots[:500]:
-        settle(grown, *lot)
+    assert head.asked.empty(), "too many batches are in flight"
+    for batch in batches[:500]:
+        settle(grown, *batch)
     assert head.asked.empty(), "still too many"
-    for lot in lots[500:]:
-        settle(grown, *lot)
+    for batch in batches[500:]:
+        settle(grown, *batch)
     found = head.next_read()[1]
-    # Not before the other thousand, and not only behind all of them.
+    # The read begins with at most half of the rows still in flight.
     assert {2_000, 2_001, 2_002, 2_003} <= found
     assert len(found) <= 1_000 + 2
 
@@ -206,7 +206,7 @@ def test_batches_that_may_grow_are_read_one_at_a_time(ahead: ReadAhead, head: Pl
     assert head.next_read()[0] == 1_000
 
 
-def test_rows_to_be_marked_are_read_one_batch_at_a_time(head: Played) -> None:
+def test_rows_to_mark_are_read_one_batch_at_once(head: Played) -> None:
     for ahead in started(head, most_rows=2, window_rows=4):
         assert head.next_read()[0] == 2
         head.find(1, 2)
@@ -228,12 +228,12 @@ def test_discarding_forgets_a_read_that_is_under_way(ahead: ReadAhead, head: Pla
     head.next_read()
     ahead.discard()
     head.find(1)
-    assert head.next_read()[1] == set(), "it is not in flight either"
+    assert head.next_read()[1] == set(), "its rows are not in flight"
     head.find(5)
     assert taken(ahead) == [5]
 
 
-def test_discarding_forgets_what_is_in_flight(ahead: ReadAhead, head: Played) -> None:
+def test_discarding_forgets_rows_in_flight(ahead: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(1)
     taken(ahead)
@@ -243,7 +243,7 @@ def test_discarding_forgets_what_is_in_flight(ahead: ReadAhead, head: Played) ->
     assert head.next_read()[1] == set()
 
 
-def test_an_error_is_raised_where_a_batch_is_taken_every_time(ahead: ReadAhead, head: Played) -> None:
+def test_an_error_is_raised_by_every_later_take(ahead: ReadAhead, head: Played) -> None:
     head.answers.put(RuntimeError("the database hung up"))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="hung up"):
@@ -264,7 +264,7 @@ def test_a_source_that_cannot_be_opened_is_an_error_too() -> None:
 def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     head.next_read()
-    # Its own view of the time: other threads of the process go by the real one.
+    # Only this module's clock is replaced: other threads use the real one.
     monkeypatch.setattr("thresher.delivery.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
     ahead.hold(["t", "u"])
     for seconds, expected in ((0.0, {"t", "u"}), (1.9, {"t", "u"}), (0.2, set())):
@@ -274,7 +274,7 @@ def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, mo
         assert head.next_read()[2] == expected
 
 
-def test_one_long_look_is_no_reason_to_look_less_often_and_two_are(
+def test_only_two_slow_reads_make_reading_less_frequent(
     ahead: ReadAhead, head: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -291,14 +291,14 @@ def test_one_long_look_is_no_reason_to_look_less_often_and_two_are(
         assert waits.get(timeout=PATIENCE) == pytest.approx(waited)
 
 
-def test_with_two_batches_in_flight_nothing_is_read_until_one_is_settled(ahead: ReadAhead, head: Played) -> None:
+def test_two_batches_in_flight_stop_reading(ahead: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(*range(1_000))
     taken(ahead)
     head.next_read()
     head.find(*range(1_000, 2_000))
     taken(ahead)
-    # A read would step over all of them.
+    # A read would scan all these rows.
     with ahead._changed:
         assert not ahead._is_due()
     settle(ahead, *range(1_000))
@@ -315,17 +315,17 @@ def test_two_batches_in_flight_that_go_back_are_read_again(ahead: ReadAhead, hea
     assert head.next_read()[1] == set()
 
 
-def test_a_shard_in_use_looks_as_often_as_it_is_told() -> None:
+def test_a_busy_shard_polls_at_its_configured_interval() -> None:
     assert pause(0.0, 0.4, 0.001) == 0.001
 
 
-def test_the_longer_nothing_has_come_the_less_often_it_looks_down_to_a_fiftieth() -> None:
+def test_an_idle_shard_polls_up_to_fifty_times_slower() -> None:
     assert pause(0.0, 2.5, 0.001) == pytest.approx(0.005)
     assert pause(0.0, 3600.0, 0.001) == pytest.approx(0.05)
     assert pause(0.0, 3600.0, 2.0) == 7.2
 
 
-def test_after_a_long_look_it_waits_ten_times_as_long_up_to_a_second() -> None:
+def test_a_slow_read_is_followed_by_a_longer_wait() -> None:
     assert pause(0.05, 0.0, 0.001) == pytest.approx(0.5)
     assert pause(5.0, 0.0, 0.001) == 1.0
 
@@ -357,7 +357,7 @@ def test_discarding_forgets_batches_that_are_being_converted(head: Played) -> No
         ahead.discard()
         go.set()
         assert head.next_read()[1] == set()
-        # The next read was asked for with nothing in flight.
+        # The next request has no rows in flight.
         assert head.next_read()[1] == set()
         head.find(3)
         batch = ahead.take(PATIENCE)
@@ -365,7 +365,7 @@ def test_discarding_forgets_batches_that_are_being_converted(head: Played) -> No
         assert list(batch.rows.ids) == [3]
 
 
-def test_what_is_held_is_left_out_of_reads_for_a_while_or_until_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_rows_are_left_out_of_reads_until_released(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("thresher.delivery.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
     ahead = ReadAhead(Ahead(most_rows=10))

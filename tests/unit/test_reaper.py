@@ -1,4 +1,4 @@
-"""goharvest's own configuration files, taken as they stand."""
+"""goharvest's own configuration files are accepted unchanged."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from thresher.harvest.reaper import LIMITS
 from thresher.outbox import Shape
 from thresher.relay.settings import Delivery
 
-# As goharvest's documentation has it.
+# Copied from goharvest's documentation.
 EXAMPLE = """
 harvest:
   baseKafkaConfig:
@@ -39,7 +39,7 @@ logging:
   level: Debug
 """
 
-# Any one: nobody is connected to.
+# Any address: the test connects to no broker.
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----
 MIIBazCCARKgAwIBAgIIEAGvHDw7NGIwCgYIKoZIzj0EAwIwFDESMBAGA1UEAxMJ
@@ -68,13 +68,13 @@ def refused(path: Path, document: str | dict[str, Any], **overrides: Any) -> str
     return str(caught.value)
 
 
-def test_its_example_is_taken_as_it_stands(tmp_path: Path) -> None:
+def test_goharvests_example_file_is_accepted_unchanged(tmp_path: Path) -> None:
     loaded, remarks = take(tmp_path, EXAMPLE)
     settings, election = loaded.settings, loaded.election
     assert (settings.name, settings.outbox.table, settings.shards) == ("my-app-name", "outbox", 1)
     assert (settings.shape, settings.delivery) == (Shape.GOHARVEST, Delivery.AT_LEAST_ONCE)
     assert settings.kafka == {"bootstrap.servers": "localhost:9092"}
-    # Every key stays in its partition.
+    # The partitioner keeps every key in its partition.
     assert settings.producer == {"compression.type": "lz4", "partitioner": "consistent"}
     assert (election.kind, election.leader_topic, election.leader_group) == (
         ElectionKind.NELI, "my-app-name", "my-app-name",
@@ -87,7 +87,7 @@ def test_its_example_is_taken_as_it_stands(tmp_path: Path) -> None:
         assert said.count(f"harvest.{key} is accepted without effect") == 1
 
 
-def test_its_secure_example_is_taken_as_it_stands(tmp_path: Path) -> None:
+def test_goharvests_secure_example_file_is_accepted_unchanged(tmp_path: Path) -> None:
     authority = tmp_path / "ca-cert.pem"
     authority.write_text(CERTIFICATE)
     secure = {
@@ -100,9 +100,9 @@ def test_its_secure_example_is_taken_as_it_stands(tmp_path: Path) -> None:
     }
     document = {"harvest": {"baseKafkaConfig": secure, "leaderTopic": "__consumer_offsets", "leaderGroupID": "app"}}
     loaded, _ = take(tmp_path, document)
-    assert loaded.settings.kafka == secure, "security passes through untouched"
+    assert loaded.settings.kafka == secure, "security properties are passed on unchanged"
     assert loaded.election.leader_topic == "__consumer_offsets"
-    # What goharvest takes by default.
+    # goharvest's defaults.
     assert conninfo.conninfo_to_dict(loaded.settings.dsn)["host"] == "localhost"
     assert loaded.settings.outbox.table == "outbox"
 
@@ -127,7 +127,7 @@ def test_every_limit_has_its_effect_or_a_remark(tmp_path: Path) -> None:
     assert without == {"pollDuration", "drainInterval", "queueTimeout", "sendConcurrency", "sendBuffer"}
 
 
-def test_limits_that_only_goharvest_can_keep_are_brought_into_ours(tmp_path: Path) -> None:
+def test_limits_beyond_our_range_are_clamped(tmp_path: Path) -> None:
     limits = {"ioErrorBackoff": "0s", "markBackoff": 0, "maxInFlightRecords": 1_000_000, "minMetricsInterval": "0"}
     loaded, remarks = take(tmp_path, {"harvest": {"leaderGroupID": "app", "limits": limits}})
     assert loaded.policy.back_off_seconds == loaded.settings.limits.poll_seconds == loaded.metrics_seconds == 0.001
@@ -135,7 +135,7 @@ def test_limits_that_only_goharvest_can_keep_are_brought_into_ours(tmp_path: Pat
     assert any("maxInFlightRecords is taken for 40000" in remark for remark in remarks)
 
 
-def test_a_section_of_ours_says_what_goharvest_cannot(tmp_path: Path) -> None:
+def test_a_thresher_section_adds_settings_that_goharvest_lacks(tmp_path: Path) -> None:
     document = yaml.safe_load(EXAMPLE)
     document["thresher"] = {
         "name": "orders", "delivery": "exactly-once", "election": "lease", "shards": 4, "kafka": {"client.id": "me"},
@@ -150,7 +150,7 @@ def test_a_section_of_ours_says_what_goharvest_cannot(tmp_path: Path) -> None:
     assert "harvest.limits.maxInFlightRecords is accepted without effect: delivery is exactly-once" in said
 
 
-def test_what_goharvest_leaves_to_its_defaults_may_be_ours(tmp_path: Path) -> None:
+def test_a_thresher_section_may_replace_goharvests_defaults(tmp_path: Path) -> None:
     ours = {"data_source": "host=db", "outbox": "Box", "kafka": {"bootstrap.servers": "k:1"}, "name": "orders"}
     loaded, _ = take(tmp_path, {"harvest": {}, "thresher": ours})
     settings = loaded.settings
@@ -159,13 +159,13 @@ def test_what_goharvest_leaves_to_its_defaults_may_be_ours(tmp_path: Path) -> No
     assert loaded.settings.kafka == {"bootstrap.servers": "localhost:9092"}
 
 
-def test_flags_override_it(tmp_path: Path) -> None:
+def test_flags_override_a_file_of_goharvest(tmp_path: Path) -> None:
     loaded, _ = take(tmp_path, EXAMPLE, election="none", name="orders", shards=2)
     assert (loaded.settings.name, loaded.settings.shards) == ("orders", 2)
     assert loaded.election.kind is ElectionKind.NONE
 
 
-def test_the_group_is_the_identity_and_the_name_only_a_label(tmp_path: Path) -> None:
+def test_the_group_is_the_identity_not_the_name(tmp_path: Path) -> None:
     loaded, remarks = take(tmp_path, {"harvest": {"leaderGroupID": "app", "name": "host_17_1588000000"}})
     assert loaded.settings.name == "app"
     assert any("harvest.name is accepted without effect" in remark for remark in remarks)
@@ -217,12 +217,12 @@ def test_all_problems_are_in_one_report(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["baseKafkaConfig", "producerKafkaConfig"])
 @pytest.mark.parametrize("name", ["enable.idempotence", "acks", "transactional.id", "topic.request.required.acks"])
-def test_what_the_guarantee_rests_on_is_refused(tmp_path: Path, place: str, name: str) -> None:
+def test_properties_that_the_guarantee_rests_on_are_refused(tmp_path: Path, place: str, name: str) -> None:
     text = refused(tmp_path, {"harvest": {"leaderGroupID": "app", place: {name: "all"}}})
     assert f"harvest.{place}.{name}: at-least-once rests on the relay's own setting" in text
 
 
-def test_what_is_said_twice_is_a_problem(tmp_path: Path) -> None:
+def test_contradicting_settings_are_a_problem(tmp_path: Path) -> None:
     document = yaml.safe_load(EXAMPLE)
     document["harvest"]["dataSource"] = "host=db"
     document["thresher"] = {
@@ -254,7 +254,7 @@ def test_a_table_is_named_as_in_sql(tmp_path: Path, given: str, schema: str | No
     [
         ("host=db user=x password='a b' sslmode=disable", None),
         ("postgres://u:p@db/shop?sslmode=disable", None),
-        # What libpq and lib/pq take for the password here is the next word.
+        # libpq and lib/pq take the next word for the password here.
         ("host=db password= dbname=shop", {"host": "db", "password": "dbname=shop"}),
         ("host=db binary_parameters=yes", {"host": "db"}),
         (
@@ -263,14 +263,14 @@ def test_a_table_is_named_as_in_sql(tmp_path: Path, given: str, schema: str | No
         ),
     ],
 )
-def test_a_data_source_of_go_is_one_of_ours(given: str, parts: dict[str, str] | None) -> None:
+def test_a_go_data_source_is_translated(given: str, parts: dict[str, str] | None) -> None:
     if parts is None:
         assert from_lib_pq(given) == given
     assert conninfo.conninfo_to_dict(from_lib_pq(given)) == (parts or conninfo.conninfo_to_dict(given))
 
 
 @pytest.mark.parametrize("place", ["kafka", "producer"])
-def test_a_partitioner_that_somebody_names_is_taken(tmp_path: Path, place: str) -> None:
+def test_an_explicit_partitioner_is_used(tmp_path: Path, place: str) -> None:
     path = tmp_path / "reaper.yaml"
     path.write_text(EXAMPLE)
     settings = load(path, {place: {"partitioner": "murmur2"}}, {}, warn=lambda _: None).settings

@@ -1,4 +1,4 @@
-"""The buffer of a consumer: whoever waits for messages is told of messages, of errors, and of the end."""
+"""The buffer of a consumer: a waiting `take` ends with messages, with an error, or with the end."""
 
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,13 +9,13 @@ import pytest
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.problem import OffsetsLost, QueueClosed
 
-# Only how long a failing test waits.
+# Only a failing test waits so long.
 PATIENCE_SECONDS = 10.0
 MESSAGES: list[Any] = ["one", "two", "three"]
 
 
 class Waiting(ReceiveBuffer):
-    """Tells when a `take` has begun to wait."""
+    """Signals that a `take` has begun to wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Waiting(ReceiveBuffer):
         def told(seconds: float | None = None) -> bool:
             if not self.waits.done():
                 self.waits.set_result(None)
-            # A waiter that nobody wakes ends the test, and not never.
+            # A waiter that is never woken fails the test.
             return wait(PATIENCE_SECONDS if seconds is None else seconds) or self._give_up()
 
         self._changed.wait = told  # type: ignore[method-assign,assignment]
@@ -39,7 +39,7 @@ class Waiting(ReceiveBuffer):
         self._room.clear = cleared  # type: ignore[method-assign]
 
     def _give_up(self) -> bool:
-        raise AssertionError("nobody woke the one who waits")
+        raise AssertionError("the waiting thread was not woken")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def buffer() -> Waiting:
 
 
 def taken(buffer: Waiting, pool: ThreadPoolExecutor) -> "Future[list[Any]]":
-    """Begin to take, and return once it waits."""
+    """Begin a `take` in a thread, and return once it waits."""
     found = pool.submit(buffer.take, 2, None)
     buffer.waits.result(PATIENCE_SECONDS)
     return cast("Future[list[Any]]", found)
@@ -78,7 +78,7 @@ def test_messages_end_a_take_that_waits(buffer: Waiting) -> None:
     assert len(buffer) == 1
 
 
-def test_what_was_started_before_an_error_is_delivered(buffer: Waiting) -> None:
+def test_messages_started_before_an_error_are_delivered(buffer: Waiting) -> None:
     buffer.put(MESSAGES)
     buffer.fail(OffsetsLost("gone"))
     assert buffer.take(5, 0.0) == MESSAGES
@@ -94,7 +94,7 @@ def test_a_closed_buffer_gives_nothing_out(buffer: Waiting) -> None:
     assert len(buffer) == 3
 
 
-def test_what_was_put_before_the_end_is_taken_and_then_nothing_is_waited_for(buffer: Waiting) -> None:
+def test_messages_before_the_end_are_taken_then_takes_raise(buffer: Waiting) -> None:
     buffer.put(MESSAGES[:1])
     buffer.end()
     assert buffer.take(1, None) == MESSAGES[:1]
@@ -121,7 +121,7 @@ def test_an_error_that_every_take_raises_does_not_grow(buffer: Waiting) -> None:
     assert len(lengths) == 1
 
 
-def test_messages_that_may_not_be_had_any_more_are_passed_over(buffer: Waiting) -> None:
+def test_undeliverable_messages_are_skipped_by_takes(buffer: Waiting) -> None:
     buffer.put(MESSAGES[:2])
     assert buffer.take(1, None, lambda found: [each for each in found if each is MESSAGES[1]]) == MESSAGES[1:2]
     buffer.put(MESSAGES[:1])
@@ -129,7 +129,7 @@ def test_messages_that_may_not_be_had_any_more_are_passed_over(buffer: Waiting) 
 
 
 @pytest.mark.parametrize("ends", ["a take makes room", "it is closed"])
-def test_the_thread_that_waits_for_room_is_told(buffer: Waiting, ends: str) -> None:
+def test_a_thread_waiting_for_room_is_woken(buffer: Waiting, ends: str) -> None:
     buffer.put(MESSAGES)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(buffer.await_room, 1, PATIENCE_SECONDS)
@@ -143,6 +143,6 @@ def test_the_thread_that_waits_for_room_is_told(buffer: Waiting, ends: str) -> N
         assert waiting.result(2 * PATIENCE_SECONDS)
 
 
-def test_nobody_waits_for_room_that_is_there(buffer: Waiting) -> None:
+def test_a_wait_for_existing_room_returns_at_once(buffer: Waiting) -> None:
     assert buffer.await_room(0, PATIENCE_SECONDS)
     assert not buffer.waits_for_room.done()

@@ -1,4 +1,4 @@
-"""The headers of a record that anybody may have written."""
+"""Headers of records from any writer."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from thresher.kafka.record_headers import headers_of
 
 
 class Read:
-    """As much of a message as headers need; what the client raises is raised."""
+    """A message of the client with these headers, or with the client's error."""
 
     def __init__(self, headers: Any) -> None:
         self._headers = headers
@@ -26,10 +26,10 @@ class Read:
         ([], ()),
         ([("a", b"1"), ("a", None), ("b", "text")], (("a", b"1"), ("a", None), ("b", b"text"))),
         ({"a": b"1"}, (("a", b"1"),)),
-        # A name that is no text: the client cannot return any of the headers.
+        # With a name that is not UTF-8 the client returns none of the headers.
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), ()),
     ],
 )
-def test_headers_are_pairs_whatever_was_written(given: Any, expected: Any) -> None:
+def test_headers_are_pairs_for_any_record(given: Any, expected: Any) -> None:
     message: Any = Read(given)
     assert headers_of(message) == expected

@@ -1,4 +1,4 @@
-"""What somebody is told whose outbox is not there."""
+"""The error text for a missing outbox."""
 
 import pytest
 
@@ -14,5 +14,5 @@ from thresher.db.postgres.refusal import no_such_table
         (TableName(table="shop.outbox"), "makes one, and a table in a schema is named by both --outbox and --schema"),
     ],
 )
-def test_the_command_makes_that_very_table(table: TableName, command: str) -> None:
+def test_the_suggested_command_creates_the_missing_table(table: TableName, command: str) -> None:
     assert command in no_such_table(table)

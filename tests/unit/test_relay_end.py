@@ -1,4 +1,4 @@
-"""What a leadership ends with when its Spark is in trouble too."""
+"""The error of a leadership whose Spark fails too."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ MANDATE = Mandate(
 
 
 class Stuck:
-    """An engine whose Spark does not answer when it is told to stop."""
+    """An engine whose Spark does not answer a stop."""
 
     done = False
 
@@ -54,7 +54,7 @@ class Stuck:
 
 
 class Term(RelayTerm):
-    """A term that looks at one thing."""
+    """A term with one look."""
 
     def __init__(self, look: Any) -> None:
         super().__init__(MANDATE)
@@ -69,7 +69,7 @@ class Term(RelayTerm):
 
 
 @pytest.mark.parametrize("superseded", [True, False])
-def test_who_was_superseded_must_not_be_started_again_although_its_spark_was_lost(
+def test_a_superseded_relay_ends_as_superseded_despite_lost_spark(
     superseded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look() -> None:
@@ -90,7 +90,7 @@ def test_who_was_superseded_must_not_be_started_again_although_its_spark_was_los
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_a_watch_that_outlives_its_leadership_blames_nothing(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_outlives_its_leadership_reports_nothing(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     looking, go_on = threading.Event(), threading.Event()
 
     def look() -> None:
@@ -104,7 +104,7 @@ def test_a_watch_that_outlives_its_leadership_blames_nothing(late: bool, monkeyp
     watch.start()
     assert looking.wait(60)
     if late:
-        # The look took so long that nobody waits for it any more.
+        # The look took so long that the leadership has ended without it.
         watch.end()
     go_on.set()
     watch._thread.join(60)

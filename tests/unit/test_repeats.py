@@ -1,4 +1,4 @@
-"""Equal lines of a log: which are written, which are counted, and when the count is said."""
+"""Equal log lines: which are written, which are counted, and when the count is logged."""
 
 import io
 import json
@@ -24,7 +24,7 @@ def said(records: list[logging.LogRecord]) -> list[tuple[str, int]]:
     return [(record.getMessage(), getattr(record, "repeated", 0)) for record in records]
 
 
-def test_equal_lines_are_counted_and_said_once_a_minute() -> None:
+def test_equal_lines_are_counted_and_logged_once_a_minute() -> None:
     repeats = Repeats()
     assert said(repeats.admit(line("it waits"), 0.0)) == [("it waits", 0)]
     for second in range(1, 60):
@@ -37,7 +37,7 @@ def test_equal_lines_are_counted_and_said_once_a_minute() -> None:
     assert said(repeats.admit(line("it waits"), 3 * SECONDS)) == [("it waits", 0)]
 
 
-def test_lines_of_others_that_differ_in_numbers_are_equal_and_ours_are_not() -> None:
+def test_foreign_lines_differing_only_in_numbers_are_equal() -> None:
     repeats = Repeats()
     assert repeats.admit(line(FAIL % (1, 0), logger=CLIENT), 0.0)
     assert not repeats.admit(line(FAIL % (2, 13), logger=CLIENT), 1.0)
@@ -45,7 +45,7 @@ def test_lines_of_others_that_differ_in_numbers_are_equal_and_ours_are_not() -> 
     assert repeats.admit(line("shard 2 fails"), 2.0)
 
 
-def test_a_lesser_line_of_the_same_part_makes_a_warning_news() -> None:
+def test_an_info_line_of_a_logger_resets_its_warnings() -> None:
     repeats = Repeats()
     assert repeats.admit(line("it waits"), 0.0)
     assert repeats.admit(line("it runs", logger="thresher.other", level=logging.INFO), 1.0)
@@ -80,7 +80,7 @@ def test_every_line_is_written_or_counted(lines: list[tuple[str, int, float]]) -
         written += said(repeats.admit(line(text, level=level), now))
         assert repeats.ends_at is None or repeats.ends_at > now
     written += said(repeats.end())
-    # The line that says a count is the last that it counts.
+    # The line with a count is the last line that it counts.
     assert sum(max(1, count) for _, count in written) == len(lines)
 
 

@@ -1,4 +1,4 @@
-"""Which rows may go together while there is poison among them."""
+"""Which rows may share a transaction while poison is suspected."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,16 +10,16 @@ def keys(*ids: int) -> list[RowKey]:
     return [(each, 0) for each in ids]
 
 
-def test_without_suspects_all_go_together() -> None:
+def test_all_rows_go_together_without_suspects() -> None:
     assert RowStates().fitting(keys(1, 2, 3)) == 3
     assert RowStates().fitting(keys(1)) == 1
 
 
-def test_half_of_a_group_goes_together_and_nobody_else() -> None:
+def test_half_of_a_group_goes_alone() -> None:
     suspects = RowStates()
     suspects.accuse(keys(1, 2, 3, 4))
     assert suspects.fitting(keys(1, 2, 3, 4)) == 2
-    assert suspects.fitting(keys(9, 8, 1, 2)) == 2, "others do not go with suspects"
+    assert suspects.fitting(keys(9, 8, 1, 2)) == 2, "other rows do not go with suspects"
     assert suspects.fitting(keys(1, 9)) == 1
 
 
@@ -31,7 +31,7 @@ def test_groups_do_not_go_together() -> None:
     assert suspects.fitting(keys(5, 6, 7)) == 2
 
 
-def test_the_rest_of_a_group_is_suspected_no_more_once_the_poison_is_in_its_half() -> None:
+def test_the_other_half_is_cleared_once_poison_is_located() -> None:
     suspects = RowStates()
     suspects.accuse(keys(1, 2, 3, 4))
     suspects.accuse(keys(1, 2))
@@ -39,7 +39,7 @@ def test_the_rest_of_a_group_is_suspected_no_more_once_the_poison_is_in_its_half
     assert suspects.fitting(keys(1, 2)) == 1
 
 
-def test_nobody_is_suspected_once_all_are_cleared() -> None:
+def test_no_row_is_suspected_once_all_are_cleared() -> None:
     suspects = RowStates()
     suspects.accuse(keys(1, 2))
     for key in keys(1, 2):
@@ -52,7 +52,7 @@ def test_nobody_is_suspected_once_all_are_cleared() -> None:
     poison=st.sets(st.integers(0, 39), min_size=1, max_size=5),
     reads=st.lists(st.permutations(range(40)), min_size=1, max_size=5),
 )
-def test_all_poison_is_found_whatever_is_read_first(rows: int, poison: set[int], reads: list[list[int]]) -> None:
+def test_all_poison_is_found_in_any_reading_order(rows: int, poison: set[int], reads: list[list[int]]) -> None:
     suspects = RowStates()
     left, found = set(range(rows)), set()
     for turn in range(2_000):
@@ -84,7 +84,7 @@ def test_a_waiting_row_goes_alone() -> None:
     assert states.fitting(keys(1, 2, 3)) == 3
 
 
-def test_a_row_waits_for_the_grace_and_is_not_tried_at_once() -> None:
+def test_a_row_waits_during_the_grace_between_tries() -> None:
     states = RowStates(60.0)
     assert states.wait((1, 0), "t", "its time", 0.0, tried=True)
     state = states.waiting((1, 0))
@@ -95,14 +95,14 @@ def test_a_row_waits_for_the_grace_and_is_not_tried_at_once() -> None:
     assert not states.wait((1, 0), "t", "its time", 60.0)
 
 
-def test_a_wait_that_nobody_looked_at_begins_anew() -> None:
+def test_a_wait_without_checks_begins_again() -> None:
     states = RowStates(5.0)
     assert states.wait((1, 0), "t", "not yet", 0.0)
-    assert states.wait((1, 0), "t", "not yet", 31.0), "what happened meanwhile is not known"
+    assert states.wait((1, 0), "t", "not yet", 31.0), "the state in between is not known"
     assert not states.wait((1, 0), "t", "not yet", 36.0)
 
 
-def test_a_row_that_waited_and_was_deleted_is_forgotten() -> None:
+def test_a_waiting_row_that_was_deleted_is_forgotten() -> None:
     states = RowStates(60.0)
     states.wait((1, 0), "t", "not yet", 0.0)
     states.wait((2, 0), "t", "not yet", 50.0)

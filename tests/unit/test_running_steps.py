@@ -1,4 +1,4 @@
-"""Steps that run, and for how long."""
+"""Running steps and their ages."""
 
 import pytest
 
@@ -14,7 +14,7 @@ class Clock:
         return self.now
 
 
-def test_a_step_is_as_old_as_it_has_run_and_gone_when_it_ends() -> None:
+def test_a_step_ages_while_it_runs_and_then_vanishes() -> None:
     clock = Clock()
     steps = RunningSteps(clock)
     assert steps.ages() == {}

@@ -1,4 +1,4 @@
-"""Which rows are read next, by the decision table and by the one safety rule."""
+"""The next read, by the decision table and by the safety rule."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ POSITION = Position(last=50, horizon="700", generation=3, until=110.0)
 
 
 def in_backlog(observed: Observed = NOW) -> ScanPlan:
-    """A plan whose last read by buckets was cut off by its limit."""
+    """Return a plan whose last read by buckets was cut off by its limit."""
     plan = ScanPlan(32, windows=True)
     plan.read_by_buckets(observed.rows, ByBuckets(1_000), observed)
     return plan
@@ -39,11 +39,11 @@ def test_the_first_read_is_by_buckets() -> None:
     assert isinstance(ScanPlan(32, windows=True).next(NOW), ByBuckets)
 
 
-def test_a_full_read_is_followed_by_a_window_from_the_head() -> None:
+def test_a_full_read_leads_to_a_window_at_the_head() -> None:
     assert in_backlog().next(NOW) == FromHead()
 
 
-def test_a_position_is_read_on_from() -> None:
+def test_reading_continues_from_a_position() -> None:
     assert at_position().next(NOW) == Window(POSITION)
 
 
@@ -52,7 +52,7 @@ def test_a_position_is_read_on_from() -> None:
     [replace(NOW, heavy=True), replace(NOW, left_out=True), replace(NOW, now=100.6)],
     ids=["large rows", "held topics", "a fair read is due"],
 )
-def test_instead_of_a_window_buckets_are_read(observed: Observed) -> None:
+def test_buckets_are_read_where_windows_are_unsafe(observed: Observed) -> None:
     assert isinstance(at_position().next(observed), ByBuckets)
 
 
@@ -77,23 +77,23 @@ def test_a_fair_read_asks_each_bucket_for_an_equal_part() -> None:
     assert at_position().next(replace(NOW, now=100.6)) == ByBuckets(32, fair=True)
 
 
-def test_a_fair_read_that_finds_little_does_not_end_a_backlog() -> None:
+def test_a_short_fair_read_does_not_end_a_backlog() -> None:
     plan = at_position()
     plan.read_by_buckets(40, ByBuckets(32, fair=True), replace(NOW, now=100.6))
     assert plan.next(replace(NOW, now=100.7)) == Window(POSITION)
 
 
-def test_windows_that_give_little_rest_for_a_while() -> None:
+def test_windows_that_give_little_are_paused() -> None:
     plan = at_position()
     plan.cut_off(10, NOW)
     for now in (100.0, 100.4):
         observed = replace(NOW, now=now)
-        assert plan.next(observed) == ByBuckets(40), "as many rows as it may give"
+        assert plan.next(observed) == ByBuckets(40), "a full window"
         plan.read_by_buckets(1_000, ByBuckets(40), observed)
     assert plan.next(replace(NOW, now=100.6)) == FromHead()
 
 
-def test_a_window_cut_off_late_is_followed_by_one_from_the_head() -> None:
+def test_a_window_cut_off_late_restarts_at_the_head() -> None:
     plan = at_position()
     plan.cut_off(900, NOW)
     assert plan.next(NOW) == FromHead()
@@ -108,7 +108,7 @@ def test_nothing_pending_ends_the_backlog() -> None:
 OLD, HORIZON = RowBehind(age=8, generation=3), Horizon(age=7, generation=3)
 
 
-def test_a_row_that_is_older_than_the_horizon_may_be_read_behind() -> None:
+def test_a_row_older_than_the_horizon_may_be_passed() -> None:
     assert may_read_behind(OLD, HORIZON)
 
 
@@ -124,7 +124,7 @@ def test_a_row_that_is_older_than_the_horizon_may_be_read_behind() -> None:
     ],
     ids=["of that very transaction", "younger", "frozen long ago", "a horizon from long ago", "rows went back", "held"],
 )
-def test_a_row_may_not_be_read_behind(row: RowBehind, horizon: Horizon) -> None:
+def test_a_row_may_not_be_passed(row: RowBehind, horizon: Horizon) -> None:
     assert not may_read_behind(row, horizon)
 
 
@@ -135,7 +135,7 @@ NEAR = st.integers(0, 8)
 @given(
     ages=st.tuples(INT32 | NEAR, INT32 | NEAR), generations=st.tuples(NEAR, NEAR), left_out=st.booleans(), older=NEAR
 )
-def test_what_may_be_read_behind_may_be_so_if_it_were_older(
+def test_an_older_row_may_be_passed_too(
     ages: tuple[int, int], generations: tuple[int, int], left_out: bool, older: int
 ) -> None:
     row = RowBehind(age=ages[0], generation=generations[0], left_out=left_out)

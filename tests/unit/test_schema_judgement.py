@@ -1,4 +1,4 @@
-"""What a schema check decides, on relations made up for it; that the catalog is read right is in integration."""
+"""The judgement of a schema check, on invented relations. The integration tests check how the catalog is read."""
 
 from dataclasses import replace
 
@@ -94,7 +94,7 @@ def test_the_shape_itself_has_no_findings() -> None:
         (replace(GOOD, kind="v"), "table", "it is a view"),
     ],
 )
-def test_what_breaks_a_guarantee_is_found(relation: Relation, subject: str, detail: str) -> None:
+def test_a_difference_that_breaks_a_guarantee_is_found(relation: Relation, subject: str, detail: str) -> None:
     breaking = [finding for finding in judge(relation, Shape.THRESHER) if finding.severity == "breaks"]
     assert len(breaking) == 1
     assert subject in breaking[0].subject
@@ -118,7 +118,7 @@ def test_what_breaks_a_guarantee_is_found(relation: Relation, subject: str, deta
         with_column("create_time", Column(type="timestamp with time zone", not_null=True, default="now()")),
     ],
 )
-def test_what_merely_differs_does_not_break(relation: Relation) -> None:
+def test_a_harmless_difference_is_only_a_remark(relation: Relation) -> None:
     assert all(finding.severity == "differs" for finding in judge(relation, Shape.THRESHER))
 
 

@@ -1,4 +1,4 @@
-"""The seal of a progress record: whose it is cannot be forged, and it holds for one place only."""
+"""The seal of a progress record cannot be forged, and is valid in one partition only."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ def test_a_seal_holds_under_one_secret_and_in_one_partition(other: Seal) -> None
 
 
 @given(value=values, other=values, place=st.integers(0, 39), bit=st.integers(0, 7))
-def test_what_was_changed_has_no_seal(value: bytes, other: bytes, place: int, bit: int) -> None:
+def test_a_changed_record_has_no_valid_seal(value: bytes, other: bytes, place: int, bit: int) -> None:
     ((name, code),) = OURS.headers(b"", value)
     assert code is not None
     assert (OURS.since_of(b"", other, [(name, code)]) is None) == (value != other)
@@ -49,7 +49,7 @@ def test_no_part_of_a_key_counts_as_content(content: bytes, cut: int) -> None:
 
 
 @given(headers=st.lists(st.tuples(st.sampled_from([HEADER, "x"]), st.none() | st.binary(max_size=50))))
-def test_any_headers_are_a_strangers(headers: list[tuple[str, bytes | None]]) -> None:
+def test_arbitrary_headers_are_no_valid_seal(headers: list[tuple[str, bytes | None]]) -> None:
     assert OURS.since_of(b"", b"value", headers) is None
 
 

@@ -1,4 +1,4 @@
-"""What counts as a secret, and what is left of a text without them."""
+"""Which values are secrets, and how they are masked in texts."""
 
 import logging
 import sys
@@ -23,7 +23,7 @@ from thresher.db.postgres.dsn import shown_dsn
         "spark.hadoop.fs.s3a.access.key", "basic.auth.user.info",
     ],
 )  # fmt: skip
-def test_it_is_known_by_its_name(name: str) -> None:
+def test_a_secret_is_recognised_by_its_name(name: str) -> None:
     assert is_secret(name)
     assert shown_property(name, "hunter2") == MASK
 
@@ -36,7 +36,7 @@ def test_it_is_known_by_its_name(name: str) -> None:
         "sasl.oauthbearer.assertion.private.key.file",
     ],
 )  # fmt: skip
-def test_what_is_none_is_shown(name: str) -> None:
+def test_a_value_that_is_no_secret_is_shown(name: str) -> None:
     assert shown_property(name, "plain") == "plain"
 
 
@@ -47,15 +47,15 @@ def test_a_url_is_shown_without_its_password() -> None:
     )
 
 
-def test_a_short_one_is_masked_where_it_stands_alone() -> None:
+def test_a_short_secret_is_masked_as_a_whole_word() -> None:
     assert Secrets(["a"]).mask("a password a was refused, (a)") == "*** password *** was refused, (***)"
 
 
-def test_the_longest_is_masked_first() -> None:
+def test_the_longest_secret_is_masked_first() -> None:
     assert Secrets(["secret", "secret-two"]).mask("secret-two secret") == "*** ***"
 
 
-def test_each_line_of_a_key_is_one() -> None:
+def test_each_line_of_a_key_is_a_secret() -> None:
     key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n"
     assert Secrets([key]).mask("it read MIGHAgEAMBMGByqGSM49 there") == "it read *** there"
 
@@ -78,13 +78,13 @@ def test_every_handler_is_masked() -> None:
 
 @pytest.fixture
 def hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the command changes for its whole process is as before afterwards."""
+    """Restore the process-wide settings that the command changes."""
     for place, name in ((sys, "excepthook"), (threading, "excepthook"), (output, "_mask")):
         monkeypatch.setattr(place, name, getattr(place, name))
 
 
 @pytest.mark.usefixtures("hooks")
-def test_every_command_reads_its_data_source_from_a_file_and_hides_it(
+def test_every_command_hides_a_data_source_from_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "data-source"
@@ -100,7 +100,7 @@ def test_every_command_reads_its_data_source_from_a_file_and_hides_it(
 
 
 @pytest.mark.usefixtures("hooks")
-def test_an_error_that_nobody_caught_is_told_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_uncaught_error_is_printed_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     output.hide(Secrets(["hunter2"]).mask)
     try:
         int("hunter2")

@@ -1,4 +1,4 @@
-"""A send's future: as any other, although it makes what waiting needs only for those who wait."""
+"""A send's future behaves like any other, although it creates its condition only for callers that wait."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from thresher.queue.sent import Sent
 
 
 class Record:
-    """What the client reports of a record that the broker has."""
+    """The client's report of a record that the broker has."""
 
     def partition(self) -> int:
         return 3
@@ -29,7 +29,7 @@ TOO_LARGE, TIMED_OUT = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), KafkaError(Kaf
 
 
 class Sender:
-    """Notes the answers."""
+    """Records the answers."""
 
     def __init__(self) -> None:
         self.errors: list[KafkaError | None] = []
@@ -62,20 +62,20 @@ def test_an_error_is_raised(error: KafkaError, kind: type[Exception], waits: boo
     assert isinstance(sent.exception(0), kind)
 
 
-def test_a_result_that_does_not_come_is_not_waited_for_any_longer() -> None:
+def test_a_wait_for_a_missing_result_times_out() -> None:
     with pytest.raises(TimeoutError):
         new().result(0.01)
 
 
-def test_it_cannot_be_cancelled() -> None:
+def test_a_send_cannot_be_cancelled() -> None:
     sent = new()
     assert not sent.cancel()
     sent(None, RECORD)
     assert sent.result(0) == SENT
 
 
-def test_whoever_waits_is_told() -> None:
-    # Many times, because the answer may come at any moment of the waiting's beginning.
+def test_a_waiting_thread_gets_the_answer() -> None:
+    # Many times, because the answer may come at any moment while the wait begins.
     for _ in range(500):
         sent = new()
         found: list[MessageId] = []
@@ -86,7 +86,7 @@ def test_whoever_waits_is_told() -> None:
         assert found == [SENT]
 
 
-def test_callbacks_are_called_once_whenever_they_come() -> None:
+def test_callbacks_are_called_once_before_or_after_the_answer() -> None:
     called: list[str] = []
     sent = new(lambda _: called.append("given with the send"))
     sent.add_done_callback(lambda _: called.append("before"))
@@ -101,7 +101,7 @@ def test_a_callback_finds_the_result() -> None:
     assert found == [SENT]
 
 
-def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_disturbs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     sender = Sender()
 
     def fail(_: Sent) -> None:
@@ -112,7 +112,7 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     assert "the callback of a send failed" in caplog.text
 
 
-def test_the_tools_for_futures_take_it() -> None:
+def test_the_futures_tools_accept_a_send() -> None:
     first, second = new(), new()
     timer = threading.Timer(0.01, lambda: first(None, RECORD))
     timer.start()
@@ -124,7 +124,7 @@ def test_the_tools_for_futures_take_it() -> None:
     timer.join()
 
 
-def test_asyncio_takes_it() -> None:
+def test_asyncio_accepts_a_send() -> None:
     async def go() -> MessageId:
         sent = new()
         threading.Timer(0.01, lambda: sent(None, RECORD)).start()

@@ -1,4 +1,4 @@
-"""How pages are served."""
+"""How pages are served over HTTP."""
 
 import json
 import socket
@@ -30,7 +30,7 @@ def broken() -> dict[str, Any]:
     raise LookupError("no such thing")
 
 
-def test_a_page_says_its_code_and_its_kind(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_has_status_code_and_content_type(caplog: pytest.LogCaptureFixture) -> None:
     pages: dict[str, Page] = {
         "/plain": lambda: {"a": 1},
         "/text": lambda: Answer(kind="text/plain; version=0.0.4", content=b"x 1\n"),
@@ -53,26 +53,26 @@ def test_a_page_says_its_code_and_its_kind(caplog: pytest.LogCaptureFixture) -> 
         assert (code, "/plain" in json.loads(body)["error"]) == (404, True)
 
 
-def test_a_probe_that_leaves_during_its_answer_prints_nothing(
+def test_a_probe_that_disconnects_early_prints_nothing(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     before = threading.active_count()
     with Server("127.0.0.1", 0, {"/readyz": lambda: Answer(code=503, content={"reason": "x" * 1000})}) as server:
-        # Before its answer, within it, and with all of it read: the last one is there when the server waits for more.
+        # The client leaves before its answer, within it, and after it. The last one leaves while the server waits.
         for read in ("", "HTTP", 'xxx"}\n'):
             with socket.create_connection(("127.0.0.1", server.port), timeout=60) as probe:
                 probe.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
                 answer = b""
                 while read.encode() not in answer:
                     answer += probe.recv(4096)
-                # Its end is a reset, as of a process that was killed.
+                # The connection ends with a reset, as of a killed process.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         eventually(lambda: threading.active_count() == before + 1, 60.0)
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
 
 
-def test_a_request_that_breaks_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def unwritable() -> Answer:
         return Answer(content={"set": {1, 2}})
 

@@ -1,4 +1,4 @@
-"""What the log says of servers that are not reached."""
+"""Log lines about unreachable servers."""
 
 import logging
 
@@ -10,7 +10,7 @@ from thresher.service.servers.server_log import ServerLog
 
 
 class Told:
-    """A log over a clock that the test sets."""
+    """A server log with a clock that the test sets."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now = 0.0
@@ -19,7 +19,7 @@ class Told:
         caplog.set_level(logging.INFO)
 
     def at(self, now: float, *, standby: bool = False) -> list[str]:
-        """Return the lines of that moment."""
+        """Return the log lines of this moment."""
         self.now = now
         self._caplog.clear()
         self._log.tell(now, standby=standby)
@@ -31,7 +31,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
     return Told(caplog)
 
 
-def test_a_lost_server_is_told_at_once_and_every_minute_with_a_count(told: Told) -> None:
+def test_a_lost_server_is_logged_at_once_and_every_minute(told: Told) -> None:
     assert told.at(1) == []
     told.reach.failed("database", Trouble("it hung up"))
     assert told.at(2) == ["the relay orders does not reach its database: it hung up"]
@@ -46,7 +46,7 @@ def test_a_lost_server_is_told_at_once_and_every_minute_with_a_count(told: Told)
     assert told.at(124) == []
 
 
-def test_a_server_that_comes_and_goes_is_told_once_a_minute(told: Told) -> None:
+def test_a_flapping_server_is_logged_once_a_minute(told: Told) -> None:
     told.reach.failed("database", Trouble("no"))
     assert len(told.at(1)) == 1
     told.reach.succeeded("database")
@@ -56,13 +56,13 @@ def test_a_server_that_comes_and_goes_is_told_once_a_minute(told: Told) -> None:
     assert told.at(61) == ["the relay orders does not reach its database: no"]
 
 
-def test_an_attempt_that_hangs_is_told_after_a_minute(told: Told) -> None:
+def test_a_hanging_attempt_is_logged_after_a_minute(told: Told) -> None:
     told.reach.succeeded("database")
     assert told.at(60) == []
     assert told.at(61) == ["the relay orders does not reach its database: it has not answered for 61 s"]
 
 
-def test_a_standby_is_told_of_its_election(told: Told) -> None:
+def test_a_standby_logs_that_its_election_is_unreachable(told: Told) -> None:
     told.reach.election = lambda: "no lease"
     told.reach.succeeded("database")
     assert told.at(59, standby=True) == []

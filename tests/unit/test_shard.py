@@ -29,7 +29,7 @@ def shard() -> Iterator[Shard]:
         (float("inf"), "cannot be inf"),
     ],
 )
-def test_a_figure_that_is_no_finite_number_is_refused_by_name(shard: Shard, kind: str, value: Any, told: str) -> None:
+def test_a_figure_without_a_finite_number_is_refused(shard: Shard, kind: str, value: Any, told: str) -> None:
     with pytest.raises(FigureInvalid) as raised:
         getattr(shard, kind)("figure", value)
     assert "'figure' " + told in str(raised.value)

@@ -1,4 +1,4 @@
-"""Every record has one report, whatever becomes of the client; a marker that settles a message is not lost with it."""
+"""Every record gets one report, also when its client is replaced. A marker that settles a message is queued again."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ SOON_SECONDS = 30.0
 
 @dataclass
 class Client:
-    """A producer that keeps what it is given until somebody tells what became of it; `poll` reports that."""
+    """A producer that keeps its records until the test answers. `poll` then calls the reports."""
 
     records: list[tuple[bytes, Report]] = field(default_factory=list)
     reports: list[tuple[Report, KafkaError | None]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Client:
         self.records.append((value, report))
 
     def answer(self, error: KafkaError | None = None) -> None:
-        """Have all that it was given reported by the next poll."""
+        """Let the next poll report all records with this error, or as delivered."""
         records, self.records = self.records, []
         self.reports += [(report, error) for _, report in records]
 
@@ -54,7 +54,7 @@ class Client:
         self.answer(PURGED)
 
     def poll(self, _seconds: float) -> int:
-        assert not self.polling, "the client ends the process where its calls are nested"
+        assert not self.polling, "librdkafka aborts the process on nested calls"
         self.polling = True
         try:
             while self.reports:
@@ -70,14 +70,14 @@ class Client:
 
 
 class Scene:
-    """Clients in the order in which they were made."""
+    """A shared producer with its clients, in the order in which they were made."""
 
     def __init__(self) -> None:
         self.clients: list[Client] = []
         self.producer = SharedProducer("marking", self._make)
         self.figures = Figures()
         self.markers = Markers(self.producer, "markers", self.figures, confirm_seconds=1.0)
-        # The codes: a client's error cannot be compared with None.
+        # Error codes, because a client's error cannot be compared with None.
         self.answers: list[int | None] = []
 
     def _make(self) -> Producer:
@@ -85,7 +85,7 @@ class Scene:
         return cast("Producer", self.clients[-1])
 
     def replace(self) -> None:
-        """Have the client meet a fatal error, and another record be queued."""
+        """Make the client fail fatally, and queue another record."""
         self.clients[-1].refusing = KafkaException(FATAL)
         self.produce(b"other")
 
@@ -96,7 +96,7 @@ class Scene:
         self.answers.append(None if error is None else error.code())
 
     def values(self) -> list[bytes]:
-        """What the last client has."""
+        """Return the values that the last client holds."""
         return [value for value, _ in self.clients[-1].records]
 
     def answered(self, count: int = 1) -> list[int | None]:
@@ -111,19 +111,19 @@ def scene() -> Iterator[Scene]:
     made.producer.close(0.0)
 
 
-def test_a_full_queue_is_not_waited_for_unless_that_is_asked(scene: Scene) -> None:
+def test_a_full_queue_is_awaited_only_on_request(scene: Scene) -> None:
     scene.clients[0].refusing = BufferError()
     with pytest.raises(BrokerLost, match="queue is full"):
         scene.producer.produce("t", b"v", b"k", lambda *_: None, wait=False)
 
 
-def test_an_ack_that_finds_a_full_queue_is_told_so(scene: Scene) -> None:
+def test_an_ack_at_a_full_queue_raises(scene: Scene) -> None:
     scene.clients[0].refusing = BufferError()
     with pytest.raises(MarkerUnknown, match="the message is redelivered"):
         scene.markers.settle(b"q", 0, END)
 
 
-def test_a_keep_alive_that_finds_a_full_queue_is_answered(scene: Scene) -> None:
+def test_a_keep_alive_at_a_full_queue_is_reported(scene: Scene) -> None:
     scene.clients[0].refusing = BufferError()
     scene.markers.keep_alive(b"q", 0, ALIVE, scene.note)
     assert scene.answers != [None]
@@ -132,7 +132,7 @@ def test_a_keep_alive_that_finds_a_full_queue_is_answered(scene: Scene) -> None:
 # Clients that are replaced
 
 
-def test_an_end_that_a_failed_producer_still_had_is_queued_again(scene: Scene) -> None:
+def test_an_end_of_a_failed_client_is_queued_again(scene: Scene) -> None:
     scene.markers.settle(b"q", 0, END, scene.note)
     (end,) = scene.values()
     scene.replace()
@@ -155,22 +155,22 @@ def test_an_end_is_queued_again_while_the_producer_is_closed(scene: Scene) -> No
     assert scene.answers == [None, None]
 
 
-def test_a_keep_alive_that_a_failed_producer_still_had_is_not(scene: Scene) -> None:
-    # An End may be queued already, and nothing follows an End.
+def test_a_failed_clients_keep_alive_is_not_queued_again(scene: Scene) -> None:
+    # An End may already be queued, and no marker may follow an End.
     scene.markers.keep_alive(b"q", 0, ALIVE, scene.note)
     scene.replace()
     assert scene.answered() != [None]
     assert scene.values() == [b"other"]
 
 
-def test_an_end_that_was_refused_is_not_queued_again(scene: Scene) -> None:
+def test_a_refused_end_is_not_queued_again(scene: Scene) -> None:
     scene.markers.settle(b"q", 0, END, scene.note)
     scene.clients[0].answer(TIMED_OUT)
     assert scene.answered() == [TIMED_OUT.code()]
     assert scene.values() == []
 
 
-def test_a_record_that_timed_out_replaces_its_client_once(scene: Scene) -> None:
+def test_a_timed_out_record_replaces_its_client_once(scene: Scene) -> None:
     def timed_out(error: KafkaError | None, _: object) -> None:
         scene.note(error)
         scene.producer.distrust()
@@ -182,10 +182,10 @@ def test_a_record_that_timed_out_replaces_its_client_once(scene: Scene) -> None:
     first.reports.append((report, TIMED_OUT))
     assert scene.answered(3) == [TIMED_OUT.code(), PURGED.code(), PURGED.code()]
     assert len(scene.clients) == 2
-    assert scene.values() == [], "what was in flight is not sent again: the broker may have it"
+    assert scene.values() == [], "records in flight are not sent again: the broker may have them"
 
 
-def test_a_record_that_a_replaced_client_took_is_reported(scene: Scene) -> None:
+def test_a_record_of_a_replaced_client_is_reported(scene: Scene) -> None:
     first = scene.clients[0]
 
     def replaced() -> None:
@@ -198,7 +198,7 @@ def test_a_record_that_a_replaced_client_took_is_reported(scene: Scene) -> None:
     assert scene.answered() == [PURGED.code()]
 
 
-def test_a_client_that_cannot_be_made_keeps_the_old_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_replacement_keeps_the_old_client(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Producer:
         raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such file"))
 
@@ -212,7 +212,7 @@ def test_a_client_that_cannot_be_made_keeps_the_old_one(scene: Scene, monkeypatc
 # Flushing
 
 
-def test_a_flush_waits_for_the_records_of_a_replaced_client_too(scene: Scene) -> None:
+def test_a_flush_waits_for_records_of_replaced_clients(scene: Scene) -> None:
     scene.produce(b"early")
     first = scene.clients[0]
     kept = list(first.records)
@@ -240,7 +240,7 @@ def test_a_flush_that_is_done_has_called_every_report(scene: Scene) -> None:
         assert done.pop()
 
 
-def test_a_report_that_flushes_waits_for_nobody(scene: Scene) -> None:
+def test_a_flush_inside_a_report_does_not_wait(scene: Scene) -> None:
     flushed: list[bool] = []
     scene.producer.produce("t", b"v", b"k", lambda *_: flushed.append(scene.producer.flush(SOON_SECONDS)))
     scene.clients[0].answer()
@@ -263,7 +263,7 @@ def test_a_report_that_raises_ends_no_other(scene: Scene, raised: type[BaseExcep
 # Closing
 
 
-def test_what_a_closed_producer_still_had_is_reported_and_not_queued_again(scene: Scene) -> None:
+def test_records_of_a_closed_producer_are_reported_once(scene: Scene) -> None:
     scene.markers.settle(b"q", 0, END, scene.note)
     scene.producer.close(0.01)
     assert scene.answers == [PURGED.code()]
@@ -271,20 +271,20 @@ def test_what_a_closed_producer_still_had_is_reported_and_not_queued_again(scene
         scene.producer.produce("t", b"v", b"k", lambda *_: None)
 
 
-def test_a_record_that_is_queued_while_the_producer_is_closed_is_reported(scene: Scene) -> None:
+def test_a_record_queued_during_a_close_is_reported(scene: Scene) -> None:
     scene.clients[0].meanwhile = lambda: scene.producer.close(0.0)
     scene.produce(b"v")
     assert scene.answers == [PURGED.code()]
 
 
-def test_a_report_may_close_the_producer_and_so_may_others_meanwhile(scene: Scene) -> None:
+def test_a_report_may_close_the_producer_concurrently(scene: Scene) -> None:
     scene.producer.produce("t", b"v", b"k", lambda *_: scene.producer.close(SOON_SECONDS))
     scene.clients[0].answer()
     scene.producer.close(SOON_SECONDS)
     assert not scene.producer._thread.is_alive()
 
 
-def test_a_close_that_was_broken_off_is_done_by_the_next(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_close_is_finished_by_the_next(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken_off() -> None:
         raise KeyboardInterrupt
 

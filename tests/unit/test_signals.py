@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to several runs at once."""
+"""The effect of SIGTERM and SIGINT on several concurrent runs."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ TERM, INTERRUPT = signal.SIGTERM, signal.SIGINT
 
 
 class Run:
-    """A run that notes what it is told."""
+    """A run that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[str | int] = []
@@ -33,7 +33,7 @@ def stopped_by_signals(run: Run) -> AbstractContextManager[None]:
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[list[int]]:
-    """The signals that reach the application's own handlers."""
+    """Return the list of signals that reach the application's own signal handlers."""
     with hearing() as heard:
         yield heard
 
@@ -49,7 +49,7 @@ def test_a_signal_stops_every_run_and_none_afterwards(heard: list[int], kind: si
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_runs_that_end_in_any_order_leave_signals_to_the_others(heard: list[int], order: tuple[int, ...]) -> None:
+def test_runs_may_end_in_any_order(heard: list[int], order: tuple[int, ...]) -> None:
     runs = [Run() for _ in order]
     ends = [ExitStack() for _ in order]
     for run, end in zip(runs, ends, strict=True):
@@ -118,12 +118,12 @@ def test_runs_of_other_threads_touch_no_signal(heard: list[int]) -> None:
     assert (run.told, heard) == ([], [TERM])
 
 
-def test_a_run_that_cannot_be_abandoned_leaves_the_second_signal_to_the_application(heard: list[int]) -> None:
+def test_a_run_without_abandon_passes_on_the_second_signal(heard: list[int]) -> None:
     run, other = Run(), Run()
     with signals.stopped_by_signals(run.stop):
         signal.raise_signal(TERM)
         with stopped_by_signals(other):
-            # The run that is new comes first.
+            # The newest run comes first.
             signal.raise_signal(TERM)
             assert (run.told, other.told, heard) == (["stop"], ["stop"], [])
             signal.raise_signal(TERM)

@@ -1,4 +1,4 @@
-"""How long nothing was delivered although rows waited."""
+"""The longest time without a delivery while rows waited."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from thresher.testing.silence import longest_silence
 TIMES = st.integers(0, 60)
 
 
-def test_nothing_delivered_tells_nothing() -> None:
+def test_a_history_without_deliveries_has_no_silence() -> None:
     assert longest_silence([]) is None
 
 
@@ -24,8 +24,8 @@ def test_time_in_which_nothing_waits_is_no_silence() -> None:
     assert longest_silence([(0, 1), (100, 102)]) == 2
 
 
-def test_a_row_that_overtakes_does_not_hide_the_wait_of_the_other() -> None:
-    # The second was committed later and delivered sooner: from then on the first waits alone.
+def test_an_overtaking_row_does_not_hide_anothers_wait() -> None:
+    # The second row was committed later and delivered sooner. From then on the first row waits alone.
     assert longest_silence([(0, 20), (5, 6)]) == 14
 
 
@@ -34,10 +34,10 @@ def test_a_delivery_before_its_commit_was_answered_is_no_silence() -> None:
 
 
 @given(st.lists(st.tuples(TIMES, TIMES).map(lambda pair: (min(pair), max(pair))), min_size=1, max_size=20))
-def test_it_is_the_longest_run_of_moments_with_a_row_waiting_and_none_delivered(rows: list[tuple[int, int]]) -> None:
+def test_the_longest_silence_agrees_with_a_naive_count(rows: list[tuple[int, int]]) -> None:
     longest = run = 0
     for moment in range(60):
-        # The unit of time that begins with this moment.
+        # `moment` is the start of one unit of time.
         if moment in {delivered for _, delivered in rows}:
             run = 0
         waits = any(committed <= moment < delivered for committed, delivered in rows)

@@ -1,4 +1,4 @@
-"""What keeps a tail from reading the log, and what mends it."""
+"""Problems that keep a tail from reading the log, and their remedies."""
 
 from dataclasses import replace
 
@@ -28,13 +28,13 @@ def test_a_usable_server_has_no_problems() -> None:
     assert _warnings(SERVER, SLOT) == []
 
 
-def test_without_logical_log_the_statement_is_told() -> None:
+def test_a_missing_logical_wal_level_comes_with_the_statement() -> None:
     (problem,) = server_problems(replace(SERVER, wal_level="replica"))
     assert "wal_level is replica" in problem.detail
     assert "ALTER SYSTEM SET wal_level = 'logical'" in problem.mend
 
 
-def test_without_the_right_the_statement_is_told() -> None:
+def test_a_missing_privilege_comes_with_the_statement() -> None:
     (problem,) = server_problems(replace(SERVER, may_replicate=False))
     assert problem.mend == 'ALTER ROLE "o""k" REPLICATION'
 
@@ -59,7 +59,7 @@ def test_a_publication_that_leaves_rows_out_has_lost_them(found: Publication | N
     assert "are never sent" in problem.detail
 
 
-def test_a_reader_of_another_role_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slot_reader_of_another_role_is_awaited(caplog: pytest.LogCaptureFixture) -> None:
     class Foreign:
         def free(self, _: str) -> None:
             raise DatabaseRefused("permission denied to terminate process")
@@ -77,7 +77,7 @@ def test_a_missing_slot_is_made_as_the_server_can(version: int, more: str) -> No
 @pytest.mark.parametrize(
     "other", [replace(SLOT, plugin="wal2json"), replace(SLOT, plugin=None, database=None), replace(SLOT, database="b")]
 )
-def test_a_slot_of_another_kind_is_no_slot_of_ours(other: LogSlot) -> None:
+def test_a_slot_of_another_plugin_or_database_is_refused(other: LogSlot) -> None:
     (problem,) = slot_problems(SERVER, "s", other, TABLED)
     assert "and not one of pgoutput in app" in problem.detail
 
@@ -86,7 +86,7 @@ def test_a_slot_of_another_kind_is_no_slot_of_ours(other: LogSlot) -> None:
     ("source", "left"), [(TABLED, "rows that are still in the table"), (TABLELESS, "nothing is left to read")]
 )
 @pytest.mark.parametrize("lost", [replace(SLOT, wal_status="lost"), replace(SLOT, invalidation="idle_timeout")])
-def test_a_lost_slot_says_from_where_and_what_is_left(source: Source, left: str, lost: LogSlot) -> None:
+def test_a_lost_slot_is_reported_with_position_and_remedy(source: Source, left: str, lost: LogSlot) -> None:
     (problem,) = slot_problems(SERVER, "s", lost, source)
     assert "what was committed behind 0/100 may be missing" in problem.detail
     assert left in problem.detail
@@ -94,7 +94,7 @@ def test_a_lost_slot_says_from_where_and_what_is_left(source: Source, left: str,
     assert problem.mend.startswith("SELECT pg_drop_replication_slot('s'); SELECT pg_create_logical_replication_slot(")
 
 
-def test_what_may_break_later_is_warned_of() -> None:
+def test_settings_that_may_break_later_are_warned_about() -> None:
     found = _warnings(SERVER, replace(SLOT, wal_status="unreserved", active_pid=None, failover=False))
     assert [warning.split(":")[0] for warning in found] == [
         "the server may remove log that the slot needs at the next checkpoint",
@@ -136,7 +136,7 @@ def test_options_that_make_no_sense_together_are_refused(options: dict[str, obje
         Outbox(**options)  # type: ignore[arg-type]
 
 
-def test_a_publication_that_is_gone_from_the_log_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publication_missing_in_the_log_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     told = ("42704", 'publication "p" does not exist')
     monkeypatch.setattr(connection, "_state_of", lambda _: told)
     problem = connection._explain(None)  # type: ignore[arg-type]

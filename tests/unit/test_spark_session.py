@@ -1,4 +1,4 @@
-"""What a Spark that is being ended says, and what it does not."""
+"""Log lines of a Spark session that is being ended."""
 
 import logging
 
@@ -8,11 +8,11 @@ from thresher.spark.session.session import quiet_py4j
 
 
 def say(what: str, path: str) -> None:
-    """Log to the root logger from a file of that name."""
+    """Log to the root logger, as from this file."""
     logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, path, 1, what, (), None))
 
 
-def test_only_py4j_is_silent_about_a_jvm_that_is_being_ended_and_only_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_py4j_is_silenced_while_the_jvm_ends(caplog: pytest.LogCaptureFixture) -> None:
     say("before", "/lib/py4j/java_gateway.py")
     with quiet_py4j():
         say("meanwhile", "/lib/py4j/java_gateway.py")

@@ -42,38 +42,38 @@ def test_our_own_settings_do_not_break_the_engine() -> None:
         ({"spark.python.worker.killOnIdleTimeout": "true"}, "spark.python.worker.killOnIdleTimeout is true"),
     ],
 )
-def test_what_breaks_the_engine_is_named(changes: dict[str, str], name: str | None) -> None:
+def test_a_setting_that_breaks_the_engine_is_named(changes: dict[str, str], name: str | None) -> None:
     found = breaking_settings(FIT | changes)
     assert [each.split(":")[0] for each in found] == ([] if name is None else [name])
 
 
-def test_a_default_of_sparks_that_breaks_the_engine_is_named_too() -> None:
+def test_a_spark_default_that_breaks_the_engine_is_named() -> None:
     (found,) = breaking_settings({})
     assert found.startswith("spark.python.worker.reuse is not set, and true by default")
     assert found.endswith("set it to false")
 
 
-def test_local_is_local() -> None:
+def test_local_masters_are_recognised() -> None:
     assert [is_local(master) for master in ("local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn")] == [
         True, True, True, False, False,
     ]  # fmt: skip
 
 
-def test_a_local_master_has_a_slot_for_every_shard_and_two_more() -> None:
+def test_a_local_master_has_two_spare_slots() -> None:
     assert default_master(500) == "local[502]"
 
 
-def test_local_drivers_listen_on_loopback_only_and_others_where_the_cluster_reaches_them() -> None:
+def test_only_local_drivers_listen_on_loopback() -> None:
     assert settings()["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.driver.bindAddress" not in settings(master="spark://host:7077")
 
 
-def test_a_cluster_gives_one_core_to_each_executor_and_one_executor_more_than_needed() -> None:
+def test_a_cluster_gets_single_core_executors_with_a_spare() -> None:
     cluster = settings(master="spark://host:7077")
     assert (cluster["spark.executor.cores"], cluster["spark.cores.max"]) == ("1", "4")
 
 
-def test_what_the_user_sets_wins() -> None:
+def test_settings_of_the_user_win() -> None:
     options = SparkOptions(
         conf={"spark.driver.memory": "2g", "spark.app.name": "mine"}, archives=("a.tar.gz#e", "b.zip")
     )
@@ -88,7 +88,7 @@ def test_the_jvm_of_spark_submit_keeps_its_size() -> None:
 
 
 @pytest.mark.parametrize("user", ["", '-Dmine="1 2"', "-Dlog4j2.mine=1 -Dfoo=2"])
-def test_java_options_survive_spaces_in_paths_and_keep_the_users_own(user: str) -> None:
+def test_java_options_survive_spaces_and_keep_the_users_own(user: str) -> None:
     archive = ("-XX:ArchiveClassesAtExit=/c d/x.jsa", "-Xlog:cds*=warning:file=/e f/cds.log")
     text = java_options(
         log_configuration=Path("/a b/log4j2.properties"), temporary=Path('/tmp/x "y"'), archive=archive, user=user
@@ -105,7 +105,7 @@ def test_java_options_survive_spaces_in_paths_and_keep_the_users_own(user: str) 
     ]
 
 
-def test_a_master_among_the_settings_is_a_master() -> None:
+def test_a_master_among_the_settings_is_used() -> None:
     given = settings_of(SparkOptions(conf={"spark.master": "spark://host:7077"}))
     assert "spark.driver.bindAddress" not in context_settings(given, name="orders", shards=2, submitted=False)
     assert settings_of(SparkOptions(master="local[2]", conf={"spark.master": "yarn"}))["spark.master"] == "local[2]"
@@ -127,7 +127,7 @@ def test_defaults_of_the_installation_are_read_as_spark_reads_them(tmp_path: Pat
         ({"conf": {"spark.speculation": False}}, "conf 'spark.speculation': give a text"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], reason: str) -> None:
+def test_impossible_options_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(PipelineInvalid) as refused:
         SparkOptions(**options)
     assert reason in str(refused.value)

@@ -1,4 +1,4 @@
-"""Which steps hang, who is told of them and when, and what probes make of them."""
+"""Hanging steps: when they are reported, and how they change the probes."""
 
 import logging
 import threading
@@ -38,14 +38,14 @@ def stall(step: str = "settle", index: int = 0, seconds: float = 40.0, why: str 
     return Stall(shard=index, step=step, seconds=seconds, why=why)
 
 
-def test_a_step_hangs_that_has_run_for_too_long_and_the_oldest_comes_first() -> None:
+def test_hanging_steps_are_listed_oldest_first() -> None:
     shards = [shard(0, settle=29.9, read=30.0), shard(1, settle=45.04, commit=0.1)]
     found = stalls_of(shards, 30.0, {(1, "settle"): "a lock"})
     assert found == (stall("settle", 1, 45.0, "a lock"), stall("read", 0, 30.0))
     assert stalls_of(shards, 60.0) == ()
 
 
-def test_a_stall_is_told_once_and_again_each_minute_until_it_ends() -> None:
+def test_a_stall_is_reported_each_minute_until_it_ends() -> None:
     hanging, other = stall(), stall("read", 1)
     told = ToldStalls()
     assert told.due([hanging], 0.0) == [hanging]
@@ -56,11 +56,11 @@ def test_a_stall_is_told_once_and_again_each_minute_until_it_ends() -> None:
     assert told.ended([other]) == [hanging.key]
     told = told.told([other], [], 61.0)
     assert told.ended([other]) == []
-    assert told.due([hanging], 62.0) == [hanging], "it hangs anew"
+    assert told.due([hanging], 62.0) == [hanging], "it hangs again"
 
 
 class Hanging(Stuck):
-    """An engine with shards whose steps a test decides on."""
+    """An engine whose shards have the test's steps."""
 
     shards: Sequence[ShardSnapshot] = ()
 
@@ -72,7 +72,7 @@ class Hanging(Stuck):
 
 
 class Term(RelayTerm):
-    """A term that looks at nothing."""
+    """A term without looks."""
 
     def __init__(self, explain: Callable[[], str | None]) -> None:
         super().__init__(MANDATE)
@@ -94,7 +94,7 @@ def refuse() -> str:
     ("explain", "why"),
     [(lambda: "backend 7 holds it", "backend 7 holds it"), (refuse, "no answer in 7 s"), (lambda: None, None)],
 )
-def test_a_watch_tells_of_a_step_that_hangs_with_the_reason_that_is_known(
+def test_a_watch_reports_a_hanging_step_with_its_reason(
     explain: Callable[[], str | None], why: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
@@ -124,7 +124,7 @@ def test_a_watch_tells_of_a_step_that_hangs_with_the_reason_that_is_known(
     assert watch.trouble is None
 
 
-def test_server_trouble_is_told_before_a_step_that_hangs() -> None:
+def test_server_trouble_is_reported_before_a_hanging_step() -> None:
     engine = Hanging()
     engine.shards = [shard(0, settle=31.0)]
     watch = Watching(RelayWorkload(SETTINGS), Term(lambda: None), engine, Ledger(), stopping=lambda: False)  # type: ignore[arg-type]
@@ -133,9 +133,7 @@ def test_server_trouble_is_told_before_a_step_that_hangs() -> None:
 
 
 @pytest.mark.parametrize(("step", "alive"), [("settle", True), ("read", True), ("commit", True), ("transform", False)])
-def test_a_leader_with_a_step_that_hangs_is_unready_and_restarted_only_where_that_helps(
-    step: str, alive: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_with_a_hanging_step_is_unready(step: str, alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Workload(RelayWorkload):
         def take_over(self, *_: Any) -> RelayTerm:
             return Term(lambda: None)
@@ -162,7 +160,7 @@ def test_a_leader_with_a_step_that_hangs_is_unready_and_restarted_only_where_tha
     thread.join(60)
 
 
-def test_a_holder_of_a_lock_is_told_with_pid_user_and_query() -> None:
+def test_a_lock_holder_is_reported_with_pid_and_query() -> None:
     holder = LockHolder(
         pid=42, user="app", application="psql", state="idle in transaction", seconds=312.4, query="SELECT 1\n  FROM t"
     )

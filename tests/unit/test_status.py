@@ -1,4 +1,4 @@
-"""What is shown of a process that leads nothing, and of one whose database does not answer."""
+"""The pages of a standby, and of a process whose database does not answer."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from thresher.service.servers.reach import Reach
 
 @pytest.fixture
 def calls() -> Iterator[socket.socket]:
-    """A database that takes calls and says nothing."""
+    """Yield a socket that accepts connections and never answers, as a silent database."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.0)
         yield listening
@@ -42,10 +42,10 @@ def test_a_standby_is_ready_and_its_database_is_not_called(calls: socket.socket)
         calls.accept()
 
 
-def test_a_database_that_says_nothing_keeps_no_page(calls: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_database_delays_no_page(calls: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "_PATIENCE_SECONDS", 0.3)
     with shown(process(calls, role=Role.TAKING_OVER, waiting_for="the database")) as page:
-        # Seen: 0.3 s. Who scrapes waits for 15 s, and libpq for 120.
+        # Measured: 0.3 s. Prometheus waits for 15 s, and libpq for 120 s.
         samples = page.samples()
         code, answer = page.probe("/readyz")
         assert ("thresher_pending_exact", ()) not in samples
@@ -55,13 +55,13 @@ def test_a_database_that_says_nothing_keeps_no_page(calls: socket.socket, monkey
         calls.accept()[0].close()
 
 
-def test_a_page_shows_what_was_so_when_its_database_had_answered(
+def test_a_page_shows_the_state_after_the_databases_answer(
     calls: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leading = process(calls, role=Role.LEADING)
 
     def slow(_: object) -> tuple[None, None]:
-        # It takes its time, and the process is a standby when it answers.
+        # The process becomes a standby while the database answers.
         leading.role = Role.STANDBY
         leading.ledger.count("takeovers")
         return None, None
@@ -73,7 +73,7 @@ def test_a_page_shows_what_was_so_when_its_database_had_answered(
         assert page.probe("/status")[1]["role"] == "standby"
 
 
-def test_a_server_that_was_lost_is_told_on_every_page(calls: socket.socket) -> None:
+def test_a_lost_server_is_shown_on_every_page(calls: socket.socket) -> None:
     given = process(calls, reach=Reach(SERVERS))
     with shown(given) as page:
         assert page.probe("/readyz")[1]["reason"] == "database-lost"

@@ -1,4 +1,4 @@
-"""Which process 'thresher status' asks."""
+"""The process that `thresher status` asks."""
 
 import json
 import signal
@@ -39,7 +39,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Shown:
-    """A process that shows pages, as far as the command sees it."""
+    """A process with a status page."""
 
     def __init__(self, name: str, role: str = "leading", **more: Any) -> None:
         self.name = name
@@ -81,7 +81,7 @@ def test_the_process_of_a_file_is_asked(shown: list[Shown], tmp_path: Path) -> N
         assert asked("-c", str(audit))["name"] == "audit"
 
 
-def test_several_without_a_file_are_listed(shown: list[Shown]) -> None:
+def test_several_processes_are_listed_without_a_file(shown: list[Shown]) -> None:
     with shown[0].listed(None), shown[1].listed(None):
         found = asked()["running"]
         assert [(each["name"], each["at"], each["role"]) for each in found] == [
@@ -89,11 +89,11 @@ def test_several_without_a_file_are_listed(shown: list[Shown]) -> None:
             ("orders", shown[0].at, "leading"),
         ]
     with shown[0].listed(None):
-        assert asked()["name"] == "orders", "the only one is asked"
+        assert asked()["name"] == "orders", "a single process is asked"
     assert running() == []
 
 
-def test_of_several_of_a_file_the_leader_is_named(shown: list[Shown], tmp_path: Path) -> None:
+def test_the_leader_is_named_among_processes_of_a_file(shown: list[Shown], tmp_path: Path) -> None:
     file, standby = files(tmp_path)[0], Shown("orders", "standby")
     with standby.server, shown[0].listed(file), standby.listed(file):
         answer = CliRunner().invoke(app, ["status", "-c", str(file)], catch_exceptions=False)
@@ -102,7 +102,7 @@ def test_of_several_of_a_file_the_leader_is_named(shown: list[Shown], tmp_path: 
         assert "-c FILE" not in told
 
 
-def test_of_several_standbys_none_is_named(tmp_path: Path) -> None:
+def test_no_process_is_named_among_several_standbys(tmp_path: Path) -> None:
     file, first, second = files(tmp_path)[0], Shown("orders", "standby"), Shown("orders", "standby")
     with first.server, second.server, first.listed(file), second.listed(file):
         answer = CliRunner().invoke(app, ["status", "-c", str(file)], catch_exceptions=False)
@@ -117,7 +117,7 @@ def test_a_standby_says_who_leads(leader: str | None, who: str) -> None:
     assert answer.output == f"orders stands by here: {who} leads\n"
 
 
-def test_nobody_there_is_told_in_plain_words() -> None:
+def test_an_absent_process_is_reported_plainly() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nowhere = f"127.0.0.1:{taken.getsockname()[1]}"
     for at, words in ((nowhere, f"nothing runs at {nowhere}: start"), ("nosuch.invalid:1", "cannot be reached")):
@@ -128,7 +128,7 @@ def test_nobody_there_is_told_in_plain_words() -> None:
         ask(f"127.0.0.1:{other.port}")
 
 
-def test_a_process_that_is_not_listed_is_asked_at_its_files_address(shown: list[Shown], tmp_path: Path) -> None:
+def test_an_unlisted_process_is_asked_at_its_configured_address(shown: list[Shown], tmp_path: Path) -> None:
     path = tmp_path / "orders.yaml"
     path.write_text(f"name: orders\nstatus: {shown[0].at}\n")
     assert asked("-c", str(path))["name"] == "orders"
@@ -148,17 +148,17 @@ def test_a_killed_process_is_not_listed(state: Path) -> None:
     process.wait()
     process.stdout.close()
     assert running() == []
-    assert list((state / "running").glob("*.json")) == [], "what it left is removed"
+    assert list((state / "running").glob("*.json")) == [], "its stale entry is removed"
 
 
-def test_a_process_that_cannot_be_listed_goes_on(state: Path) -> None:
+def test_a_process_that_cannot_be_listed_still_runs(state: Path) -> None:
     state.parent.mkdir(exist_ok=True)
     state.write_text("a file in its place")
     with listed(kind="relay", name="orders", host="127.0.0.1", port=1, config=None):
         assert running() == []
 
 
-def test_a_flag_goes_before_the_environment() -> None:
+def test_a_flag_overrides_the_environment() -> None:
     at, path = "127.0.0.1:1", Path("relay.yaml")
     assert chosen_file(at, path, {"THRESHER_STATUS": at}) == path
     assert chosen_file(at, path, {"THRESHER_CONFIG": "relay.yaml"}) is None

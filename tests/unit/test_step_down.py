@@ -1,4 +1,4 @@
-"""When a leader gives its leadership up, and when it may lead again."""
+"""When a leader gives up its leadership, and when it may lead again."""
 
 import threading
 from dataclasses import replace
@@ -32,7 +32,7 @@ SOON_SECONDS = 60.0
         ("the database failed", (), "it cannot take over: the database failed"),
     ],
 )
-def test_a_leader_fails_while_nothing_of_it_can_work(
+def test_a_leader_fails_while_take_over_or_shards_fail(
     waiting_for: str | None, shards: tuple[ShardHealth, ...], why: str | None
 ) -> None:
     assert failing(waiting_for, shards) == why
@@ -46,7 +46,7 @@ def test_a_leader_fails_while_nothing_of_it_can_work(
     st.floats(0, 100),
     st.floats(0, 100),
 )
-def test_only_a_leader_without_progress_for_so_long_is_stalled(
+def test_only_a_leader_long_without_progress_is_stalled(
     up: bool, failures: int, seconds: float, failing_for: str | None, failing_seconds: float, idle: float
 ) -> None:
     server = ServerHealth(up=up, failures=0 if up else failures, seconds=seconds, text="why")
@@ -58,7 +58,7 @@ def test_only_a_leader_without_progress_for_so_long_is_stalled(
         limit_seconds=30.0,
     )
     if idle < 30:
-        # Something was done, or what was is not the fault of this leadership.
+        # There was progress, or the leadership is too young to be at fault.
         assert found is None
     elif not up and failures > 0 and seconds >= 30:
         assert found == Stall(why=f"its broker was not reached for {seconds:.0f} s: why", server_lost=True)
@@ -70,7 +70,7 @@ def test_only_a_leader_without_progress_for_so_long_is_stalled(
 
 
 class Led:
-    """A leadership as a stall is looked for in it."""
+    """A leadership, as far as the check for stalls needs it."""
 
     def __init__(self) -> None:
         self.waiting_for: str | None = None
@@ -97,7 +97,7 @@ class Led:
         return turns
 
     def steps_down(self, turns: Turns, now: float) -> Stall | None:
-        """Look twice: the answer to the first look is there at the second."""
+        """Check twice: the second check has the answer to the first one's question."""
         self.now = now
         before = self.asked
         found = turns.stall(now)
@@ -112,7 +112,7 @@ def lose(led: Led, server: str = "broker") -> None:
 
 
 @pytest.mark.parametrize("waits", [True, None, Trouble("nobody knows")])
-def test_a_leader_without_a_server_steps_down_if_work_may_wait(waits: bool | Exception | None) -> None:
+def test_a_leader_that_lost_a_server_steps_down(waits: bool | Exception | None) -> None:
     led = Led()
     turns = led.turns()
     led.waits = waits
@@ -124,7 +124,7 @@ def test_a_leader_without_a_server_steps_down_if_work_may_wait(waits: bool | Exc
     assert stall.why == "its broker was not reached for 30 s: it hung up"
 
 
-def test_a_leader_with_nothing_to_do_leads_on_and_asks_again() -> None:
+def test_an_idle_leader_keeps_leading_and_asks_again() -> None:
     led = Led()
     turns = led.turns()
     led.waits = False
@@ -161,7 +161,7 @@ def test_a_server_that_comes_back_ends_the_stall() -> None:
     assert led.steps_down(turns, 55) is not None
 
 
-def test_a_leader_that_gets_things_done_leads_on() -> None:
+def test_a_leader_that_makes_progress_keeps_leading() -> None:
     led = Led()
     turns = led.turns()
     lose(led)
@@ -171,7 +171,7 @@ def test_a_leader_that_gets_things_done_leads_on() -> None:
     assert led.steps_down(turns, 59) is not None
 
 
-def test_shards_that_all_fail_are_a_stall_and_one_that_works_ends_it() -> None:
+def test_a_stall_lasts_while_all_shards_fail() -> None:
     led = Led()
     turns = led.turns()
     led.shards = (DOWN,)
@@ -196,7 +196,7 @@ def test_shards_that_recover_after_an_old_failure_are_no_stall() -> None:
         assert led.steps_down(turns, now) is None
 
 
-def test_a_take_over_that_goes_on_after_a_failure_is_no_stall_and_one_that_fails_on_is() -> None:
+def test_only_a_take_over_that_keeps_failing_is_a_stall() -> None:
     led = Led()
     turns = led.turns()
     led.shards, led.waiting_for, led.take_over.failures = (), "one answer was late", 1
@@ -206,7 +206,7 @@ def test_a_take_over_that_goes_on_after_a_failure_is_no_stall_and_one_that_fails
     assert led.steps_down(turns, 101) is not None
 
 
-def test_a_probe_that_connects_does_not_hide_that_looks_are_not_answered() -> None:
+def test_a_successful_probe_does_not_hide_unanswered_looks() -> None:
     led = Led()
     turns = led.turns()
     found = None
@@ -229,7 +229,7 @@ def test_without_an_election_nobody_steps_down() -> None:
     assert led.steps_down(turns, 1000) is None
 
 
-def test_a_cool_down_for_a_lost_server_ends_when_it_answers() -> None:
+def test_a_cool_down_ends_when_the_lost_server_answers() -> None:
     led = Led()
     turns = led.turns()
     lose(led)
@@ -240,14 +240,14 @@ def test_a_cool_down_for_a_lost_server_ends_when_it_answers() -> None:
     assert turns.may_lead(100)
 
 
-def test_one_that_is_elected_while_it_cools_down_gives_leadership_back_now_and_then() -> None:
+def test_a_process_elected_during_cool_down_gives_leadership_back() -> None:
     turns = Led().turns()
     turns.superseded(lasted=1, now=100)
     given_back = [now for now in range(100, 120) if turns.gives_back(now)]
     assert given_back == [105, 110, 115]
 
 
-def test_another_cool_down_takes_its_time() -> None:
+def test_a_cool_down_for_another_reason_is_not_shortened() -> None:
     led = Led()
     turns = led.turns()
     turns.stepped_down(Stall(why="w", server_lost=False), lasted=31, now=100)
@@ -256,7 +256,7 @@ def test_another_cool_down_takes_its_time() -> None:
     assert (turns.may_lead(201.9), turns.may_lead(202)) == (False, True)
 
 
-def test_a_leadership_that_was_good_for_a_minute_resets_the_cool_down() -> None:
+def test_a_healthy_minute_of_leadership_resets_the_cool_down() -> None:
     led = Led()
     turns = led.turns()
     for lasted in (31, 31, 31, 91):

@@ -1,4 +1,4 @@
-"""A shard's life told step by step; the property test tells all the others."""
+"""Supervision of a shard, step by step. The property test covers random courses."""
 
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ FAILURE = Transient(error=ErrorInfo(kind="ValueError", message="a bad day"))
 
 @dataclass
 class Life:
-    """A shard with a clock of its own; random draws are all the largest."""
+    """A shard with the test's own clock. Every random draw is the largest."""
 
     policy: Policy = field(default_factory=Policy)
     state: ShardState = field(default_factory=ShardState)
@@ -44,7 +44,7 @@ class Life:
         return list(commands)
 
     def run(self) -> None:
-        """Begin, and be welcomed."""
+        """Start the shard, and let its task call."""
         self.send(StartRequested())
         self.send(Hello(attempt=1, task=10))
 
@@ -52,7 +52,7 @@ class Life:
         return self.send(AttemptEnded(attempt=self.state.attempt, outcome=outcome), after)
 
     def live(self, seconds: int) -> list[Command]:
-        """Say every second that it is there."""
+        """Send a heartbeat every second."""
         commands = []
         for _ in range(seconds):
             commands += self.send(FrameReceived(task=self.state.task or 0), 1.0)
@@ -95,7 +95,7 @@ def test_a_shard_has_failed_when_its_restarts_are_used_up() -> None:
     assert life.state.last_error == "ValueError: a bad day"
 
 
-def test_a_task_that_does_not_stop_is_ended_after_its_grace_and_again_when_that_does_not_help() -> None:
+def test_a_task_that_does_not_stop_is_killed_repeatedly() -> None:
     life = Life(Policy(grace_seconds=4.0))
     life.run()
     assert life.send(StopRequested()) == [SendStop(grace_seconds=4.0)]
@@ -118,7 +118,7 @@ def test_a_silent_task_is_ended_and_its_shard_launched_again() -> None:
     assert (life.state.phase, life.state.last_error) == (Phase.BACKING_OFF, "it was silent for 3 s")
 
 
-def test_a_task_that_spark_starts_again_takes_the_line_and_counts_as_a_restart() -> None:
+def test_a_task_restarted_by_spark_counts_as_a_restart() -> None:
     life = Life()
     life.run()
     life.send(LineClosed(task=10))
@@ -128,7 +128,7 @@ def test_a_task_that_spark_starts_again_takes_the_line_and_counts_as_a_restart()
     assert "Spark started the task again" in (life.state.last_error or "")
 
 
-def test_without_a_call_it_is_waiting_for_a_slot() -> None:
+def test_a_task_that_has_not_called_waits_for_a_slot() -> None:
     life = Life()
     life.send(StartRequested())
     life.send(Tick(), 29.9)
@@ -139,14 +139,14 @@ def test_without_a_call_it_is_waiting_for_a_slot() -> None:
     assert life.at(Phase.RUNNING)
 
 
-def test_who_stops_unasked_is_launched_again() -> None:
+def test_a_shard_that_stops_unasked_is_launched_again() -> None:
     life = Life()
     life.run()
     life.end(Stopped(why="SIGTERM"))
     assert (life.state.phase, life.state.last_error) == (Phase.BACKING_OFF, "it stopped unasked: SIGTERM")
 
 
-def test_who_lost_its_line_and_does_not_end_is_ended() -> None:
+def test_a_task_that_lost_its_line_is_ended() -> None:
     life = Life()
     life.run()
     life.send(LineClosed(task=10))

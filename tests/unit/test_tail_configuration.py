@@ -1,4 +1,4 @@
-"""A tail's configuration: one form, and what cannot work is refused with the reason."""
+"""A tail's configuration: one form, and invalid settings are refused with the reason."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_blocking_keys_is_refused() -> None:
     assert "behind its followers" in refused(poison="block-key")
 
 
-def test_what_means_nothing_without_a_table_is_refused() -> None:
+def test_table_settings_are_refused_without_a_table() -> None:
     told = refused(via="log", keep_seconds=5.0, shape="goharvest")
     assert "there is nothing to delete" in told
     assert "no shape but our own" in told
@@ -47,5 +47,5 @@ def test_a_schema_before_the_outbox_is_refused_with_a_hint() -> None:
     assert "outbox: give outbox: 'outbox' and schema: 'shop'" in refused(outbox="shop.outbox")
 
 
-def test_what_exactly_once_rests_on_cannot_be_changed() -> None:
+def test_properties_that_exactly_once_rests_on_are_fixed() -> None:
     assert "leave it out" in refused(producer={"enable.idempotence": False})

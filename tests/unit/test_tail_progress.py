@@ -1,4 +1,4 @@
-"""A tail's progress records: what they hold, how large they are, and when one is due."""
+"""A tail's progress records: their content, their size, and when a note is due."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ def row(number: int, plan: Any = None) -> Row:
     return Row(number, 5, "a", b"k", plan or Record("a", b"v", b"k", -1, 0, None))
 
 
-def test_a_record_says_the_same_after_its_way_to_kafka() -> None:
+def test_an_encoded_record_decodes_to_the_same() -> None:
     writes = book(filled(4))
     span = LogSpan(published="1/2/3/16384", first_xid=2**33)
     writes.span = lambda: span
@@ -59,7 +59,7 @@ def test_a_record_says_the_same_after_its_way_to_kafka() -> None:
     assert [each.row[0] for each in made.dead.values()] == [2]
 
 
-def test_neither_a_relay_nor_a_tail_takes_the_others_record() -> None:
+def test_relay_and_tail_refuse_each_others_records() -> None:
     with pytest.raises(ForeignProgress):
         relayed.decode(encode(book(filled(1)).record(1, RowList([row(1)]), 0)))
     origin = relayed.Origin(outbox_id="o", system_id="", incarnation="", term="", shard=0)
@@ -68,7 +68,7 @@ def test_neither_a_relay_nor_a_tail_takes_the_others_record() -> None:
 
 
 @pytest.mark.parametrize("most_bytes", [14_336, 100_000, 900_000])
-def test_whatever_waits_fits_into_a_record(most_bytes: int) -> None:
+def test_all_waiting_changes_fit_into_a_record(most_bytes: int) -> None:
     waiting, rows = bounded(Bounds(), most_bytes).waiting, batch_rows(15_000, most_bytes)
     buffer = filled(waiting + rows + 500)
     made = TailBook(buffer=buffer, outbox_id="o", term="t", timeline=lambda: 3, most_bytes=most_bytes)
@@ -79,11 +79,11 @@ def test_whatever_waits_fits_into_a_record(most_bytes: int) -> None:
     assert len(encode(made.record(1, poisoned[:fit], 0))) <= most_bytes
 
 
-def test_a_note_is_due_when_the_log_went_on_without_rows() -> None:
+def test_a_note_is_due_when_the_log_advances_without_rows() -> None:
     buffer, clock = filled(1), Clock
     clock.now = 100.0
     made = book(buffer, clock)
-    assert not made.wants_note(), "a change is not decided"
+    assert not made.wants_note(), "a change is undecided"
     record = made.record(1, RowList([row(1)]), 0)
     buffer.decide(record.ids, record.coverage)
     buffer.add(Chunk(idle_at=500))
@@ -94,10 +94,10 @@ def test_a_note_is_due_when_the_log_went_on_without_rows() -> None:
     assert note.coverage.noted == 500
     buffer.decide((), note.coverage)
     clock.now += 4
-    assert not made.wants_note(), "there is nothing new to say"
+    assert not made.wants_note(), "no position has changed"
 
 
-def test_a_note_follows_at_once_what_named_dead_changes() -> None:
+def test_a_note_directly_follows_a_record_with_dead_changes() -> None:
     buffer, clock = filled(2), Clock
     made = book(buffer, clock)
     record = made.record(1, RowList([row(1, BAD)]), 0)
@@ -106,7 +106,7 @@ def test_a_note_follows_at_once_what_named_dead_changes() -> None:
     assert not made.record(2, RowList(), 0).coverage.dead
 
 
-def test_no_note_is_written_before_dead_changes_have_come_again() -> None:
+def test_no_note_is_written_before_dead_changes_are_reread() -> None:
     buffer = LogBuffer(Bounds())
     buffer.cover(Coverage(position=Position(20, 5, 0), dead={Position(20, 5, 0): BAD}))
     assert not book(buffer).wants_note()
@@ -125,9 +125,9 @@ def test_a_record_of_another_term_or_timeline_is_inherited() -> None:
         assert next_book.inherits() is inherits
 
 
-def test_only_what_this_attempt_wrote_is_its_own() -> None:
+def test_only_records_of_this_attempt_are_its_own() -> None:
     found, made = book(filled(1)).record(3, RowList([row(1)]), 0), book(filled(1))
     assert not made.wrote(found)
     own = made.record(4, RowList([row(1)]), 0)
     assert made.wrote(own)
-    assert not made.wrote(found), "though records were made since"
+    assert not made.wrote(found), "although records were made since"

@@ -1,4 +1,4 @@
-"""A committed transaction of a tail is settled in one order: dead rows first, then the slot."""
+"""A committed transaction of a tail is settled in a fixed order: first dead rows, then the slot."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -34,12 +34,12 @@ def test_dead_rows_are_written_before_the_slot_is_confirmed() -> None:
         )
         record = book(buffer).record(1, RowList([row(1), row(2, BAD), row(3)]), 0)
         settling.handlers[Settle](Settle(record))
-        assert buffer.rows == 0, "they are decided as soon as they are committed"
+        assert buffer.rows == 0, "the changes are decided by the commit"
         assert settling.handlers[AwaitSettled](AwaitSettled(within_seconds=10))
     assert done == [[1], 31]
 
 
-def test_a_slot_is_not_confirmed_when_dead_rows_were_not_written() -> None:
+def test_a_slot_is_not_confirmed_before_dead_rows_are_written() -> None:
     buffer, confirmed = filled(1), list[int]()
 
     def refuse(*_: object) -> None:

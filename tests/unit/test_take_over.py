@@ -1,4 +1,4 @@
-"""When a take-over is tried again, when it is given up, and what the log says meanwhile."""
+"""When a take-over is retried, when it is given up, and its log lines."""
 
 import threading
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Taken:
 
 
 class Workload(RelayWorkload):
-    """Takes over as it is told: fails, finds that it is not wanted, or succeeds."""
+    """A workload whose take-overs have the given outcomes: an error, not wanted (None), or success."""
 
     def __init__(self, *outcomes: Any) -> None:
         super().__init__(SETTINGS)
@@ -65,14 +65,14 @@ def test_trouble_is_tried_again_under_the_same_term(caplog: pytest.LogCaptureFix
     assert workload.terms == ["a"] * 5
     assert ledger.driver() == {"errors.trouble": 3, "takeovers": 1}
     assert attempts.waiting_for is None
-    # Once for each reason.
+    # One warning for each reason.
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "the relay waits to take over: down",
         "the relay waits to take over: slow",
     ]
 
 
-def test_trouble_that_lasts_is_told_again_with_a_count(
+def test_lasting_trouble_is_logged_again_with_a_count(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if every attempt took a minute.
@@ -85,7 +85,7 @@ def test_trouble_that_lasts_is_told_again_with_a_count(
     assert "3 attempts failed: down" in again[-1].getMessage()
 
 
-def test_a_problem_that_somebody_has_to_act_on_is_raised() -> None:
+def test_a_problem_that_needs_a_person_is_raised() -> None:
     workload = Workload(Trouble("down"), PipelineProblem("no such table"))
     attempts, ledger = attempt(workload)
     with pytest.raises(PipelineProblem, match="no such table"):
@@ -93,7 +93,7 @@ def test_a_problem_that_somebody_has_to_act_on_is_raised() -> None:
     assert ledger.driver() == {"errors.trouble": 1, "errors.pipeline_problem": 1}
 
 
-def test_a_stop_does_not_wait_for_an_attempt_that_hangs() -> None:
+def test_a_stop_does_not_wait_for_a_hanging_attempt() -> None:
     asked, answer, wanted_later = threading.Event(), threading.Event(), []
 
     def hanging(wanted: Callable[[], bool]) -> None:
@@ -107,5 +107,5 @@ def test_a_stop_does_not_wait_for_an_attempt_that_hangs() -> None:
     (left_behind,) = [each for each in threading.enumerate() if each.name == "take-over"]
     answer.set()
     left_behind.join(60)
-    # It displaces nobody when it goes on at last.
+    # The attempt supersedes nobody when it finally resumes.
     assert wanted_later == [False]

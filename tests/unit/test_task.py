@@ -1,4 +1,4 @@
-"""What a task does before it has a line; everything after that is tested in real workers."""
+"""A task before it has a line. The rest of its life is tested with real workers."""
 
 import json
 import pickle
@@ -38,8 +38,8 @@ def test_a_task_spec_of_another_version_is_not_unpacked() -> None:
     assert "the driver 0.0.0: give the executors the driver's environment" in outcome.error.message
 
 
-def test_a_driver_that_cannot_be_reached_is_worth_another_attempt_and_says_where_it_was_sought() -> None:
-    # A port that is ours, and on which nobody listens.
+def test_an_unreachable_driver_is_named_and_worth_a_retry() -> None:
+    # A port that is bound here, and on which no process listens.
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
@@ -55,7 +55,7 @@ def test_the_token_is_never_shown() -> None:
     assert "secret" not in repr(PackedTaskSpec.pack(spec(1)))
 
 
-# A process that leads its group, as Spark's daemon does, and one that it forked and that says hello.
+# A process group leader, as Spark's daemon is, and its forked child, which prints its hello.
 HELLO = """
 import json, os, sys, time
 from tests.unit.test_task import spec
@@ -75,7 +75,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("leader", ["lives", "died"])
-def test_a_worker_names_the_daemon_as_its_parent_and_never_whoever_takes_orphans_in(leader: str) -> None:
+def test_a_worker_names_only_its_daemon_as_parent(leader: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HELLO, leader],
         cwd=Path(__file__).parents[2], start_new_session=True, capture_output=True, timeout=150, check=True,

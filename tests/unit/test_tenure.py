@@ -1,4 +1,4 @@
-"""What each event makes of a leadership, and that no order of events makes it something else."""
+"""The effect of each event on a leadership, and its invariants under any order of events."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from thresher.election.tenure import LATE, Confirmed, Event, Granted, RefreshAsk
 
 
 class Story:
-    """Tells events to a tenure, with ids that count up."""
+    """Sends events to a tenure, with consecutive leader ids."""
 
     def __init__(self) -> None:
         self.tenure = Tenure()
@@ -32,18 +32,18 @@ def leading(until: float = 5.0) -> Story:
     return story
 
 
-def test_what_is_granted_counts_once_it_is_confirmed() -> None:
+def test_a_grant_counts_once_it_is_confirmed() -> None:
     story = Story()
     assert story.tell(Granted(), 0.0) == []
     assert story.tenure.leader_id is None
     assert story.tell(Confirmed(until=5.0), 0.1) == [Acquired(leader_id=UUID(int=1))]
 
 
-def test_a_confirmation_without_a_grant_is_nothing() -> None:
+def test_a_confirmation_without_a_grant_changes_nothing() -> None:
     assert Story().tell(Confirmed(until=5.0), 0.0) == []
 
 
-def test_a_leader_that_is_not_confirmed_is_fenced_at_its_deadline() -> None:
+def test_an_unconfirmed_leader_is_fenced_at_its_deadline() -> None:
     story = leading()
     assert story.tell(Tick(), 4.999) == []
     assert story.tell(Tick(), 5.0) == [Fenced(reason=LATE)]
@@ -62,18 +62,18 @@ def test_a_late_confirmation_begins_another_leadership() -> None:
     assert story.tell(Confirmed(until=9.0), 5.5) == [Fenced(reason=LATE), Acquired(leader_id=UUID(int=2))]
 
 
-def test_a_confirmation_that_has_run_out_itself_begins_nothing() -> None:
+def test_an_expired_confirmation_begins_no_leadership() -> None:
     story = leading()
     assert story.tell(Confirmed(until=6.0), 7.0) == [Fenced(reason=LATE)]
 
 
-def test_what_was_withdrawn_is_not_confirmed_any_more() -> None:
+def test_a_withdrawn_grant_cannot_be_confirmed() -> None:
     story = leading()
     assert story.tell(Withdrawn(), 1.0) == [Revoked()]
     assert story.tell(Confirmed(until=9.0), 1.0) == []
 
 
-def test_what_another_one_has_is_fenced_and_a_standby_is_told_nothing() -> None:
+def test_a_lost_leadership_is_fenced_and_standbys_hear_nothing() -> None:
     story = leading()
     assert story.tell(Withdrawn(reason="taken"), 1.0) == [Fenced(reason="taken")]
     assert story.tell(Withdrawn(reason="taken"), 1.0) == []
@@ -100,7 +100,7 @@ def test_every_story_is_made_of_whole_leaderships_with_fresh_ids(steps: list[tup
     story, now, told_until = Story(), 0.0, -math.inf
     for elapsed, drawn in steps:
         now += elapsed
-        # What was drawn says how far ahead.
+        # The drawn number is the distance from now.
         event = Confirmed(until=now + drawn.until) if isinstance(drawn, Confirmed) else drawn
         if isinstance(event, Confirmed):
             told_until = max(told_until, event.until)

@@ -1,4 +1,4 @@
-"""Why topics wait: what the cluster says, what tries tell, and when the grace is over."""
+"""Why topics are held: the cluster's answers, the results of tries, and the end of the grace."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ UNLED = Unavailable(refusal=None, why="nobody leads t")
 GRACE_SECONDS = 60.0
 
 
-def test_what_the_cluster_says_holds_and_lifts_a_topic() -> None:
+def test_the_clusters_answer_holds_and_lifts_a_topic() -> None:
     states = TopicStates(GRACE_SECONDS)
     assert states.surveyed({"t": THERE}, 0.0).topics == {}
     assert states.surveyed({"t": MISSING, "u": THERE}, 1.0).topics.keys() == {"t"}
@@ -23,17 +23,17 @@ def test_what_the_cluster_says_holds_and_lifts_a_topic() -> None:
     assert states.surveyed({"t": THERE}, 3.0).lifted == ()
 
 
-def test_a_refusal_is_lifted_by_a_delivery_alone() -> None:
+def test_only_a_delivery_lifts_a_refusal() -> None:
     states = TopicStates(GRACE_SECONDS)
     states.refused("t", Kind.NOT_AUTHORISED, "not ours", 0.0)
     assert states.surveyed({"t": THERE}, 0.9).topics.keys() == {"t"}
     found = states.surveyed({"t": THERE}, 1.0)
-    assert (found.topics, found.lifted) == ({}, ()), "it is tried, and the alarm stays"
+    assert (found.topics, found.lifted) == ({}, ()), "the topic is tried, and the alarm stays"
     assert states.delivered({"t", "u"}) == ["t"]
     assert states.delivered({"t"}) == []
 
 
-def test_a_silent_topic_is_tried_less_and_less_often() -> None:
+def test_a_silent_topic_is_retried_with_back_off() -> None:
     states = TopicStates(GRACE_SECONDS)
     now, pauses = 0.0, []
     for _ in range(6):
@@ -46,7 +46,7 @@ def test_a_silent_topic_is_tried_less_and_less_often() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([THERE, MISSING, UNLED])), max_size=30))
-def test_no_topic_expires_that_was_not_missing_for_the_whole_grace(looks: list[tuple[int, TopicStatus]]) -> None:
+def test_a_topic_expires_only_after_a_whole_missing_grace(looks: list[tuple[int, TopicStatus]]) -> None:
     states = TopicStates(GRACE_SECONDS)
     now, missing_since = 0.0, None
     for passed, status in looks:

@@ -1,4 +1,4 @@
-"""How topics stand: what is asked, how often, and what is made of the answers."""
+"""The status of topics: which requests are made, how often, and the meaning of the answers."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -17,7 +17,7 @@ MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 class Cluster:
-    """Answers from a table, as an administrator and as a producer; remembers what it was asked."""
+    """Answers requests of an admin client and of a producer from a table, and records them."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicFacts | KafkaError] = {}
@@ -47,7 +47,7 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def stands(cluster: Cluster) -> TopicSurvey:
+def survey(cluster: Cluster) -> TopicSurvey:
     return TopicSurvey(cluster, cluster.partitions)  # type: ignore[arg-type]
 
 
@@ -55,142 +55,138 @@ def there(partitions: int = 3, topic_id: str = "a", *, writable: bool = True) ->
     return TopicFacts(topic_id=topic_id, partitions=partitions, writable=writable)
 
 
-def test_many_topics_are_asked_for_together_and_believed_for_a_while(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_topic_answers_are_batched_and_cached(cluster: Cluster, survey: TopicSurvey) -> None:
     names = {f"t{n}" for n in range(100)}
     cluster.topics = dict.fromkeys(names, there())
     for _ in range(2):
-        assert set(stands.survey(names).topics.values()) == {Available(partitions=3)}
+        assert set(survey.survey(names).topics.values()) == {Available(partitions=3)}
     assert cluster.asked == [names]
 
 
-def test_what_is_absent_is_asked_for_again_soon(
-    cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_topic_is_asked_for_again_soon(
+    cluster: Cluster, survey: TopicSurvey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    # Its own view of the time: other threads of the process go by the real one.
+    # Only this module's clock is replaced: other threads use the real one.
     monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
     cluster.topics = {"there": there()}
-    assert isinstance(stands.survey(["there", "gone"]).topics["gone"], Unavailable)
+    assert isinstance(survey.survey(["there", "gone"]).topics["gone"], Unavailable)
     now = 102.0
     cluster.topics["gone"] = there(1)
-    assert stands.survey(["there", "gone"]).topics["gone"] == Available(partitions=1)
+    assert survey.survey(["there", "gone"]).topics["gone"] == Available(partitions=1)
     assert cluster.asked[1:] == [{"gone"}]
     now = 131.0
-    stands.survey(["there"])
+    survey.survey(["there"])
     assert cluster.asked[2:] == [{"there"}]
 
 
-def test_the_producer_is_asked_about_what_is_new_or_has_changed_and_not_again(
-    cluster: Cluster, stands: TopicSurvey
-) -> None:
+def test_the_producer_is_asked_only_about_new_or_changed_topics(cluster: Cluster, survey: TopicSurvey) -> None:
     for facts, asks in ((there(), 1), (there(), 1), (there(4), 2), (there(4, "b"), 3)):
         cluster.topics["t"] = facts
-        assert stands.ask(["t"]) == {"t": Available(partitions=facts.partitions)}
+        assert survey.ask(["t"]) == {"t": Available(partitions=facts.partitions)}
         assert len(cluster.produced) == asks
-    stands.forget("t")
-    stands.ask(["t"])
+    survey.forget("t")
+    survey.ask(["t"])
     assert len(cluster.produced) == 4
-    stands.survey(["t"], fresh=True)
+    survey.survey(["t"], fresh=True)
     assert len(cluster.produced) == 5
 
 
-def test_a_topic_that_the_broker_makes_when_a_producer_asks_is_there(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_an_auto_created_topic_is_available(cluster: Cluster, survey: TopicSurvey) -> None:
     cluster.created["new"] = 1
-    assert stands.ask(["new"]) == {"new": Available(partitions=1)}
+    assert survey.ask(["new"]) == {"new": Available(partitions=1)}
 
 
-def test_a_topic_that_may_not_be_written_to_is_absent_for_us(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_a_topic_without_write_permission_counts_as_missing(cluster: Cluster, survey: TopicSurvey) -> None:
     cluster.topics = {"shown": there(writable=False), "hidden": KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)}
-    found = stands.ask(["shown", "hidden"])
+    found = survey.ask(["shown", "hidden"])
     refused = [status.refusal for status in found.values() if isinstance(status, Unavailable)]
     assert refused == [Refusal.TOPIC_DENIED] * 2
 
 
-def test_a_missing_topic_has_its_reason(stands: TopicSurvey) -> None:
-    standing = stands.ask(["gone"])["gone"]
-    assert isinstance(standing, Unavailable)
-    assert standing.refusal is Refusal.TOPIC
-    assert standing.why.startswith("gone: ")
+def test_a_missing_topic_has_its_reason(survey: TopicSurvey) -> None:
+    status = survey.ask(["gone"])["gone"]
+    assert isinstance(status, Unavailable)
+    assert status.refusal is Refusal.TOPIC
+    assert status.why.startswith("gone: ")
 
 
-def test_an_answer_that_says_nothing_of_a_topic_keeps_that_one_waiting(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_a_topic_without_an_answer_waits(cluster: Cluster, survey: TopicSurvey) -> None:
     cluster.topics = {"t": KafkaError(KafkaError.LEADER_NOT_AVAILABLE), "u": there()}
-    found = stands.ask(["t", "u"])
+    found = survey.ask(["t", "u"])
     assert isinstance(found["t"], Unavailable)
     assert found["t"].refusal not in DEAD_KINDS
     assert found["u"] == Available(partitions=3)
 
 
-def test_a_topic_with_a_partition_that_nobody_leads_waits_and_its_rows_never_die(
-    cluster: Cluster, stands: TopicSurvey
-) -> None:
+def test_a_topic_with_a_leaderless_partition_waits(cluster: Cluster, survey: TopicSurvey) -> None:
     cluster.topics = {"t": there(), "u": there()}
-    assert stands.ask(["t"])["t"] == Available(partitions=3)
+    assert survey.ask(["t"])["t"] == Available(partitions=3)
     cluster.topics["t"] = replace(there(), leaderless=(1,))
-    found = stands.ask(["t", "u"])
+    found = survey.ask(["t", "u"])
     assert found == {
         "t": Unavailable(refusal=None, why="t: nobody leads its partition 1"),
         "u": Available(partitions=3),
     }
     cluster.topics["t"] = there()
-    assert stands.ask(["t"])["t"] == Available(partitions=3)
+    assert survey.ask(["t"])["t"] == Available(partitions=3)
 
 
-def test_a_topic_with_too_few_in_sync_replicas_waits_and_its_rows_never_die(
-    cluster: Cluster, stands: TopicSurvey
-) -> None:
+def test_a_topic_with_too_few_in_sync_replicas_waits(cluster: Cluster, survey: TopicSurvey) -> None:
     cluster.topics = dict.fromkeys("tu", replace(there(2), in_sync=(3, 3)))
     cluster.needed = {"t": 3, "u": 2}
-    assert set(stands.ask(["t", "u"]).values()) == {Available(partitions=2)}
+    assert set(survey.ask(["t", "u"]).values()) == {Available(partitions=2)}
     cluster.topics = dict.fromkeys("tu", replace(there(2), in_sync=(3, 2)))
     why = "t: its partition 1 has 2 in-sync replicas and needs 3"
-    assert stands.ask(["t", "u"]) == {"t": Unavailable(refusal=None, why=why), "u": Available(partitions=2)}
+    assert survey.ask(["t", "u"]) == {"t": Unavailable(refusal=None, why=why), "u": Available(partitions=2)}
     assert cluster.configured == [{"t", "u"}, {"t"}], "asked again where it matters"
-    # Somebody made do with fewer.
+    # The topic's setting was lowered.
     cluster.needed["t"] = 2
-    assert stands.ask(["t"])["t"] == Available(partitions=2)
+    assert survey.ask(["t"])["t"] == Available(partitions=2)
 
 
-def test_replicas_that_nobody_may_ask_for_are_enough(cluster: Cluster, stands: TopicSurvey) -> None:
+def test_a_topic_with_unreadable_configuration_has_enough_replicas(cluster: Cluster, survey: TopicSurvey) -> None:
     cluster.topics = {"t": replace(there(1), in_sync=(1,))}
-    assert stands.ask(["t"])["t"] == Available(partitions=1)
+    assert survey.ask(["t"])["t"] == Available(partitions=1)
 
 
-def test_no_answer_is_trouble(stands: TopicSurvey, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survey_without_an_answer_raises(
+    survey: TopicSurvey, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def silent(_: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     monkeypatch.setattr(cluster, "facts", silent)
     with pytest.raises(BrokerLost, match="did not return the status of t"):
-        stands.survey(["t"])
+        survey.survey(["t"])
 
 
-def test_topics_that_are_wanted_one_after_another_are_asked_for_together(
-    cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
+def test_topics_in_use_are_refreshed_together(
+    cluster: Cluster, survey: TopicSurvey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
     monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
     names = [f"t{n}" for n in range(100)]
     cluster.topics = dict.fromkeys([*names, "rare"], there())
-    stands.survey(["rare"])
-    stands.survey(names)
+    survey.survey(["rare"])
+    survey.survey(names)
     began = len(cluster.asked)
     for n in range(2_000):
         now += 0.01
-        stands.survey([names[n % 100]])
-    # 20 s: each answer is good for two and a half at least, and nobody has wanted the rare one.
+        survey.survey([names[n % 100]])
+    # 20 s: each answer is valid for at least 2.5 s, and the rare topic was not used.
     assert len(cluster.asked) - began < 12
     assert not any("rare" in asked for asked in cluster.asked[began + 1 :])
 
 
-def test_a_need_for_replicas_is_not_forgotten_for_want_of_an_answer(
-    cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_answer_keeps_the_known_min_insync_replicas(
+    cluster: Cluster, survey: TopicSurvey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
     monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
     cluster.topics = {"narrow": replace(there(), in_sync=(2, 2, 2))}
     cluster.needed = {"narrow": 3}
-    assert isinstance(stands.survey(["narrow"]).topics["narrow"], Unavailable)
+    assert isinstance(survey.survey(["narrow"]).topics["narrow"], Unavailable)
     cluster.needed = {}
     now += 100.0
-    assert isinstance(stands.survey(["narrow"]).topics["narrow"], Unavailable)
+    assert isinstance(survey.survey(["narrow"]).topics["narrow"], Unavailable)

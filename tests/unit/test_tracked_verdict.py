@@ -1,4 +1,4 @@
-"""The soak's verdict on tracked queues finds what it is to find."""
+"""The soak's verdict on tracked queues finds every kind of fault."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def faults(*markers: Timed, messages: dict[MessageId, str] | None = None, dead: 
     return {fault: count for fault, count in QueueVerdict.of(judge(held), FAULTS).counts.items() if count}
 
 
-def test_what_was_acked_redelivered_and_acked_or_died_is_well() -> None:
+def test_acked_redelivered_and_dead_messages_are_no_fault() -> None:
     assert faults(start(0), acked(50)) == {}
     again = {ONE: "a", TWO: "a"}
     assert faults(start(0), decided(120), start(130, TWO), acked(140, TWO), messages=again) == {}
@@ -53,12 +53,12 @@ def test_a_message_that_nobody_processed_is_lost() -> None:
     assert faults(start(0), decided(120), messages={ONE: "a", TWO: "a"}) == {"lost": 1}
 
 
-def test_a_message_that_was_acked_in_time_and_came_again_is_repeated() -> None:
+def test_a_redelivered_message_acked_in_time_is_repeated() -> None:
     assert faults(start(0), acked(50), decided(120)) == {"repeated": 1}
     assert faults(start(0), kept(90, 100), acked(150), decided(200)) == {"repeated": 1}
 
 
-def test_a_delivery_that_came_again_twice_or_died_twice_is_repeated() -> None:
+def test_a_delivery_redelivered_twice_is_repeated() -> None:
     assert faults(start(0), decided(120), decided(130), acked(140)) == {"repeated": 1}
     assert faults(start(0), decided(120), dead=("a", "a")) == {"repeated": 1}
 
@@ -66,9 +66,11 @@ def test_a_delivery_that_came_again_twice_or_died_twice_is_repeated() -> None:
 def test_a_message_that_came_again_before_its_deadline_is_early() -> None:
     assert faults(start(0), decided(90), dead=("a",)) == {"early": 1}
     assert faults(start(0), kept(90, 100), decided(150), dead=("a",)) == {"early": 1}
-    assert faults(start(0), start(50, read_to=1, after=10), decided(70), dead=("a",)) == {"early": 1}, "a copy is none"
+    assert faults(start(0), start(50, read_to=1, after=10), decided(70), dead=("a",)) == {"early": 1}, (
+        "a copy is no Start"
+    )
 
 
-def test_what_nobody_sent_is_a_phantom() -> None:
+def test_a_message_that_nobody_sent_is_a_phantom() -> None:
     assert faults(start(0), acked(50), messages={ONE: "a", TWO: "b"}) == {"phantom": 1}
     assert faults(start(0), acked(50), dead=("c",)) == {"phantom": 1}

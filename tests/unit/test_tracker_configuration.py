@@ -36,7 +36,7 @@ def test_defaults_need_nothing_but_the_clients_keys() -> None:
     assert (settings.limit, dict(settings.limits)) == (Limit(), {})
     assert settings.use_now_after_seconds == 0
     assert found.election.kind is ElectionKind.NELI
-    assert found.policy.memory_bytes == 2 * settings.memory_bytes, "ours is met first"
+    assert found.policy.memory_bytes == 2 * settings.memory_bytes, "our own limit is reached first"
 
 
 def test_the_groups_of_offsets_and_of_the_election_are_two() -> None:
@@ -48,18 +48,18 @@ def test_the_groups_of_offsets_and_of_the_election_are_two() -> None:
 
 
 @pytest.mark.parametrize("key", ["leader_topic", "leader_group"])
-def test_a_key_that_means_nothing_without_an_election_is_a_mistake(key: str) -> None:
+def test_an_election_key_without_an_election_is_refused(key: str) -> None:
     found = problems(election="none", **{key: "mine"})
     assert f"redelivery-tracker.{key}: it means nothing with 'election: none'" in found
 
 
-def test_a_file_of_kafka_mq_gos_is_taken(tmp_path: Path) -> None:
+def test_a_file_of_kafka_mq_go_is_accepted(tmp_path: Path) -> None:
     tracker = {"use-now-if-no-marker-seen": 60_000, "num-offsets-per-commit": 500}
     settings = loaded(GIVEN | {"redelivery-tracker": tracker}, tmp_path).settings
     assert (settings.use_now_after_seconds, settings.markers_per_commit) == (60.0, 500)
 
 
-def test_client_and_tracker_take_one_file(tmp_path: Path) -> None:
+def test_client_and_tracker_accept_one_file(tmp_path: Path) -> None:
     tracker = {"shards": 3, "memory-mb": 512, "status": "off", "spark": {"spark.ui.enabled": "false"}}
     keys = GIVEN | {"redelivery-tracker": tracker, "ttl": 9_000, "ttl-by-queue": {"q": 5}}
     form = loaded(keys, tmp_path).form
@@ -69,14 +69,14 @@ def test_client_and_tracker_take_one_file(tmp_path: Path) -> None:
     assert client.redelivery_tracker == tracker
 
 
-def test_flags_override_the_environment_and_that_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     keys = GIVEN | {"redelivery-tracker": {"shards": 2, "memory_mb": 512, "election": "none"}}
     variables = {"THRESHER_SHARDS": "3", "THRESHER_MEMORY_MB": "600"}
     form = loaded(keys, tmp_path, {"shards": 4}, **variables).form
     assert (form.shards, form.memory_mb, form.election) == (4, 600, ElectionKind.NONE)
 
 
-def test_limits_are_those_of_all_of_a_queue_or_of_a_message() -> None:
+def test_limits_apply_globally_per_queue_or_per_message() -> None:
     keys = {"max-deliveries": 9, "ttl": 7_000, "max-deliveries-by-queue": {"a": 2}, "ttl-by-queue": {"b": 1_000}}
     settings = tracker_configured(GIVEN | keys).settings
     of = settings.rules(-1).limit_of
@@ -86,7 +86,7 @@ def test_limits_are_those_of_all_of_a_queue_or_of_a_message() -> None:
     assert of(b"c").overridden(1, None) == Limit(max_deliveries=1, ttl_ms=7_000)
 
 
-def test_starts_are_written_anew_at_half_the_retention() -> None:
+def test_starts_are_written_again_at_half_the_retention() -> None:
     settings = tracker_configured(GIVEN).settings
     assert settings.rules(604_800_000).rewrite_after_ms == 302_400_000
     assert settings.rules(-1).rewrite_after_ms > 10**11, "kept for ever"
@@ -105,7 +105,7 @@ def test_starts_are_written_anew_at_half_the_retention() -> None:
         ("max_poll_seconds", 100, "redelivery-tracker.max_poll_seconds: it is more than heartbeat_timeout_seconds"),
     ],
 )
-def test_the_section_is_judged(key: str, value: object, why: str) -> None:
+def test_the_trackers_section_is_validated(key: str, value: object, why: str) -> None:
     assert why in problems(**{key: value})
 
 
@@ -122,7 +122,7 @@ def test_shards_share_the_partitions() -> None:
         assert sorted(partition for each in of for partition in each) == list(range(10))
 
 
-def test_a_configuration_is_taken_as_it_is() -> None:
+def test_a_ready_configuration_is_accepted() -> None:
     found = tracker_configured(GIVEN)
     assert isinstance(found, TrackerConfiguration)
     assert "kafka:9092" not in repr(found.settings), "the clients' properties may hold secrets"

@@ -1,4 +1,4 @@
-"""What a tracker tells of its queues, and of records that are no markers: for a bounded number of them."""
+"""A tracker's figures by queue and its reports of malformed markers, for a bounded number of queues."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from thresher.tracker.protocol.tracking import Rules
 
 
 class Told:
-    """A shard, of which nobody but the test hears."""
+    """A shard whose figures and events only the test reads."""
 
     def __init__(self) -> None:
         self.counts: dict[str, Number] = {}
@@ -40,7 +40,7 @@ class Told:
 
 
 class Scene:
-    """One shard of one partition, which tells each time that it is asked to."""
+    """One shard with one partition, which reports whenever the test asks."""
 
     def __init__(self, shards: int = 1) -> None:
         self.log = SimulatedLog(rules=Rules())
@@ -76,11 +76,11 @@ class Scene:
 
 
 def about(seconds: float) -> Any:
-    # The tracker's clock is up to a step behind the log's.
+    # The tracker's clock is at most one step behind the log's.
     return pytest.approx(seconds, abs=0.2)
 
 
-def test_each_queue_is_told_by_itself() -> None:
+def test_each_queue_has_its_own_figures() -> None:
     scene = Scene()
     scene.start(1, b"a", 60_000)
     scene.log.run(3_000)
@@ -97,7 +97,7 @@ def test_each_queue_is_told_by_itself() -> None:
     assert named["thresher_oldest_in_progress_seconds_by_queue", ("t", "a")] == about(6.0)
 
 
-def test_a_queue_is_told_as_due_while_nothing_can_be_redelivered() -> None:
+def test_an_overdue_queue_is_reported_while_redelivery_is_blocked() -> None:
     scene = Scene()
     scene.start(1, b"a", 1_000)
     scene.log.now_ms += 5_000
@@ -108,7 +108,7 @@ def test_a_queue_is_told_as_due_while_nothing_can_be_redelivered() -> None:
     assert scene.queues()["a"]["due"] == 1
 
 
-def test_queues_beyond_the_named_are_told_together() -> None:
+def test_queues_beyond_the_limit_are_reported_together() -> None:
     scene = Scene()
     for number in range(MOST_QUEUES + 10):
         for again in range(1 + (number < 5)):
@@ -116,12 +116,12 @@ def test_queues_beyond_the_named_are_told_together() -> None:
     scene.log.run(1_000)
     found = scene.queues()
     assert len(found) == MOST_QUEUES + 1
-    assert {f"q{number}" for number in range(5)} <= set(found), "those with most are named"
+    assert {f"q{number}" for number in range(5)} <= set(found), "the queues with the most messages are named"
     assert found["other"]["in_progress"] == 10
     assert found["other"]["oldest_seconds"] == about(1.0)
 
 
-def test_a_count_by_queue_never_goes_down_and_has_a_bounded_number_of_names() -> None:
+def test_counts_by_queue_are_monotonic_and_bounded() -> None:
     scene = Scene(shards=10)
     for number in range(8):
         scene.start(number, b"q%d" % number, 100)
@@ -137,7 +137,7 @@ def test_a_count_by_queue_never_goes_down_and_has_a_bounded_number_of_names() ->
     assert not scene.log.tracking.figures.by_queue, "nothing is kept twice"
 
 
-def test_a_record_that_is_no_marker_is_told_with_its_offset() -> None:
+def test_a_malformed_marker_is_reported_with_its_offset() -> None:
     scene = Scene()
     place = scene.log.end
     for _ in range(30):
@@ -151,10 +151,10 @@ def test_a_record_that_is_no_marker_is_told_with_its_offset() -> None:
     assert shown[-1].startswith(f"0-{place + 29}: 9 bytes are not a marker")
     assert scene.told.counts["malformed"] == 30
     scene.meter.tell({0: scene.log.tracking})
-    assert len(scene.told.events) == 2, "it is told once; the other event is that it tracks"
+    assert len(scene.told.events) == 2, "reported once; the other event says that the shard tracks"
 
 
-def test_new_dead_letters_are_told_once() -> None:
+def test_new_dead_letters_are_reported_once() -> None:
     scene = Scene()
     for _ in range(2):
         scene.log.tracking.figures.counts["dead.expired"] += 3

@@ -1,4 +1,4 @@
-"""What a tracker makes of markers: deadlines, grace, marks, limits, and Starts that are written anew."""
+"""A tracker's decisions by markers: deadlines, grace, marks, limits, and Starts that are written again."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def log(**rules: object) -> SimulatedLog:
 
 
 def fates(found: SimulatedLog) -> list[tuple[int, str]]:
-    """What became of which message, in order."""
+    """Return the fate of each message, in order."""
     return [
         (
             each.id.offset,
@@ -26,14 +26,14 @@ def fates(found: SimulatedLog) -> list[tuple[int, str]]:
 
 
 def next_transaction(found: SimulatedLog) -> Transaction | None:
-    """What the tracker wants to do once it has read all that there is; a little later it is asked again."""
+    """Let the tracker read all markers, move the clock by 50 ms, and return the tracker's next transaction."""
     found.read()
     found.ask()
     found.now_ms += 50
     return found.tracking.next(found.now_ms / 1000)
 
 
-def test_nothing_is_decided_before_a_mark_of_its_own_was_read_back() -> None:
+def test_nothing_is_decided_before_its_own_mark_is_read() -> None:
     found = log()
     found.start(1, 100)
     found.now_ms += 10_000
@@ -48,13 +48,13 @@ def test_nothing_is_decided_before_a_mark_of_its_own_was_read_back() -> None:
     assert fates(found) == [(1, "delivery 2")]
 
 
-def test_an_end_behind_a_stale_watermark_is_read_before_anything_is_redelivered() -> None:
+def test_an_end_behind_a_stale_watermark_prevents_redelivery() -> None:
     found = log()
     found.run(200)
     found.start(1, 5_000)
     found.settle()
     found.end_of(1)
-    # A broker that was cut off shows no End, while time passes.
+    # A broker that was cut off shows no End while time passes.
     for _ in range(20):
         found.now_ms += 500
         found.ask(stale=True)
@@ -79,13 +79,13 @@ def test_a_message_is_redelivered_with_one_more_delivery_and_ended() -> None:
     assert found.committed == found.end
 
 
-def test_after_a_start_consumers_have_half_their_time_out_to_say_that_they_live() -> None:
+def test_consumers_get_half_their_timeout_after_a_restart() -> None:
     found = log()
     found.start(1, 10_000)
     found.start(2, 90_000)
     found.now_ms += 100_000
     found.run(4_900)
-    assert fates(found) == [], "nobody could have written a KeepAlive that was read"
+    assert fates(found) == [], "no KeepAlive could have been written and read"
     found.keep_alive(1, 10_000)
     found.run(5_000)
     assert fates(found) == []
@@ -103,12 +103,12 @@ def test_a_nack_and_a_reject_have_no_grace(marker: dict[str, object]) -> None:
     assert len(found.decided) == 1
 
 
-def test_a_silent_broker_is_no_reason_to_redeliver_what_could_not_be_kept_alive() -> None:
+def test_a_broker_outage_redelivers_no_message() -> None:
     found = log()
     found.run(500)
     found.start(1, 4_000)
     found.run(1_000)
-    # The broker is away; afterwards another queue's marker brings the time of the broker's clock.
+    # The broker is away. Afterwards another queue's marker brings the broker's time.
     found.now_ms += 20_000
     found.start(2, 60_000)
     found.run(1_800)
@@ -128,7 +128,7 @@ def test_a_second_start_of_the_same_message_replaces_the_first() -> None:
     assert fates(found) == [(1, "delivery 2")]
 
 
-def test_a_message_whose_id_another_one_has_is_redelivered_and_the_other_is_not_ended_by_that() -> None:
+def test_messages_with_one_id_are_redelivered_separately() -> None:
     found = log()
     found.run(500)
     found.start(1, 60_000, origin_id=MessageId(0, 900), enqueued_at_ms=1, delivery_count=3)
@@ -143,7 +143,7 @@ def test_a_message_whose_id_another_one_has_is_redelivered_and_the_other_is_not_
     assert fates(found) == [(1, "delivery 4"), (1, "delivery 2")]
 
 
-def test_a_message_that_was_given_back_undelivered_keeps_its_count() -> None:
+def test_a_message_returned_undelivered_keeps_its_count() -> None:
     found = log()
     found.start(1, 60_000, delivery_count=3)
     found.keep_alive(1, 0, released=True, undelivered=True)
@@ -151,7 +151,7 @@ def test_a_message_that_was_given_back_undelivered_keeps_its_count() -> None:
     assert fates(found) == [(1, "delivery 3")]
 
 
-def test_a_delayed_message_is_delivered_the_first_time_when_it_is_due() -> None:
+def test_a_delayed_message_is_first_delivered_when_due() -> None:
     found = log(limit_of=lambda _: Limit(max_deliveries=1, ttl_ms=100))
     found.append(
         Marker(type=MarkerType.START, message_id=MessageId(-1, 5), redeliver_after_ms=3_000, key=b"q", undelivered=True)
@@ -165,7 +165,7 @@ def test_a_delayed_message_is_delivered_the_first_time_when_it_is_due() -> None:
     assert found.tracking.messages.delayed == 0
 
 
-def test_past_its_deliveries_a_message_is_a_dead_letter_unless_nobody_saw_it() -> None:
+def test_a_message_past_its_delivery_limit_is_dead() -> None:
     found = log(limit_of=lambda _: Limit(max_deliveries=3))
     found.start(1, 100, delivery_count=2)
     found.start(2, 100, delivery_count=3)
@@ -190,7 +190,7 @@ def test_a_ttl_counts_from_the_first_start() -> None:
     assert fates(found)[-1] == (4, "ttl")
 
 
-def test_redelivered_messages_tell_when_they_were_first_started() -> None:
+def test_redelivered_messages_carry_their_first_start_time() -> None:
     found = log()
     found.run(100)
     found.start(1, 100)
@@ -208,12 +208,12 @@ def test_a_keep_alive_after_a_reject_brings_nothing_back() -> None:
     assert fates(found) == [(1, "rejected")]
 
 
-def test_what_is_no_marker_is_counted_and_passed_over() -> None:
+def test_malformed_markers_are_counted_and_skipped() -> None:
     found = log()
     found.records.append((found.now_ms, b"no marker"))
     found.append(Marker(type=MarkerType.START, message_id=MessageId(-2, 1), redeliver_after_ms=1))
     found.append(Marker(type=MarkerType.START, message_id=MessageId(0, -1), redeliver_after_ms=1))
-    # A version of later.
+    # A later version.
     found.records.append((found.now_ms, b"\x08\x01" + encode(Marker(type=MarkerType.END, message_id=MessageId(0, 1)))))
     found.end_of(7)
     found.keep_alive(7, 5)
@@ -226,14 +226,14 @@ def test_what_is_no_marker_is_counted_and_passed_over() -> None:
     assert fates(found) == [(1, "delivery 2")]
 
 
-def test_our_own_ends_are_nobodys_mistake() -> None:
+def test_the_trackers_own_ends_are_not_malformed() -> None:
     found = log()
     found.start(1, 100)
     found.run(3_000)
     assert found.tracking.figures.counts["unknown_ends"] == 0
 
 
-def test_a_start_that_keeps_the_offset_back_for_long_is_written_anew() -> None:
+def test_an_old_start_is_written_again() -> None:
     found = log(rewrite_after_ms=5_000)
     found.start(1, 3_600_000)
     found.run(20_000)
@@ -249,7 +249,7 @@ def test_a_start_that_keeps_the_offset_back_for_long_is_written_anew() -> None:
     assert found.decided == []
 
 
-def test_a_start_that_is_a_million_markers_behind_is_written_anew_though_it_is_young() -> None:
+def test_a_start_a_million_markers_behind_is_written_again() -> None:
     found = log(most_behind=50)
     found.start(1, 3_600_000)
     for number in range(2, 60):
@@ -269,7 +269,7 @@ def test_many_messages_go_in_bounded_transactions() -> None:
     assert sizes == [MOST_MESSAGES, MOST_MESSAGES, 1]
 
 
-def test_a_refused_message_is_found_among_others_and_becomes_a_dead_letter() -> None:
+def test_a_refused_message_is_found_and_becomes_dead() -> None:
     found = log()
     for number in range(8):
         found.start(number, 100)
@@ -296,7 +296,7 @@ def test_a_refused_message_is_found_among_others_and_becomes_a_dead_letter() -> 
     assert "too large" in dead.reason
 
 
-def test_a_transaction_that_took_no_effect_is_tried_again() -> None:
+def test_a_transaction_without_effect_is_retried() -> None:
     found = log()
     found.start(1, 100)
     undone = 0
@@ -314,7 +314,7 @@ def test_a_transaction_that_took_no_effect_is_tried_again() -> None:
     assert fates(found) == [(1, "delivery 2")]
 
 
-def test_offsets_are_committed_by_number_and_by_time_and_not_too_often() -> None:
+def test_offsets_are_committed_by_number_and_by_time() -> None:
     found = log(markers_per_commit=10)
     found.run(3_000)
     before = len(found.transactions)
@@ -331,12 +331,12 @@ def test_offsets_are_committed_by_number_and_by_time_and_not_too_often() -> None
     assert len(found.transactions) == at_rest, "nothing new, nothing to commit"
 
 
-def test_a_busy_partition_is_decided_on_although_its_end_is_never_reached() -> None:
+def test_a_busy_partition_is_decided_before_its_end() -> None:
     found = log()
     found.run(500)
     found.start(1, 1_000)
     for number in range(100, 8_100):
-        # Markers come while the broker is asked: the reader is always a few behind the end that it is told.
+        # Markers arrive during each request: the reader is always a few markers behind the end.
         found.start(number, 60_000)
         found.end_of(number)
         found.now_ms += 1
@@ -347,13 +347,13 @@ def test_a_busy_partition_is_decided_on_although_its_end_is_never_reached() -> N
     assert (1, "delivery 2") in fates(found)
 
 
-def test_after_a_silence_a_marker_of_another_is_no_reason_to_redeliver() -> None:
+def test_another_queues_marker_after_silence_redelivers_nothing() -> None:
     found = log()
     found.run(500)
     found.start(1, 20_000)
     found.run(1_000)
     found.now_ms += 90_000
-    # The broker answers before anybody could write.
+    # The broker answers before any consumer could write.
     found.ask()
     found.start(2, 60_000)
     found.run(9_000)
@@ -363,7 +363,7 @@ def test_after_a_silence_a_marker_of_another_is_no_reason_to_redeliver() -> None
     assert fates(found) == []
 
 
-def test_a_nack_with_a_delay_and_a_delayed_message_have_no_grace_after_a_start() -> None:
+def test_delayed_nacks_and_messages_have_no_restart_grace() -> None:
     found = log()
     found.start(1, 60_000)
     found.keep_alive(1, 20_000, released=True)
@@ -376,7 +376,7 @@ def test_a_nack_with_a_delay_and_a_delayed_message_have_no_grace_after_a_start()
     assert sorted(fates(found)) == [(1, "delivery 2"), (5, "delivery 1")]
 
 
-def test_a_message_topic_that_was_made_anew_costs_no_message() -> None:
+def test_a_recreated_message_topic_loses_no_message() -> None:
     found = log()
     found.run(500)
     found.start(1, 60_000, origin_id=MessageId(0, 1), enqueued_at_ms=1)
@@ -390,7 +390,7 @@ def test_a_message_topic_that_was_made_anew_costs_no_message() -> None:
     assert [each.fate.marker.enqueued_at_ms for each in found.decided] == [1, 2]
 
 
-def test_what_trackers_remember_of_their_own_ends_is_forgotten_once_they_were_read() -> None:
+def test_own_ends_are_forgotten_once_read() -> None:
     found = log()
     for number in range(50):
         found.append(
@@ -408,7 +408,7 @@ def test_what_trackers_remember_of_their_own_ends_is_forgotten_once_they_were_re
     assert not found.tracking._own_ends
 
 
-def test_a_copy_keeps_the_time_out_and_the_first_start() -> None:
+def test_a_copy_keeps_the_timeout_and_the_first_start() -> None:
     found = log(rewrite_after_ms=2_000, limit_of=lambda _: Limit(ttl_ms=30_000))
     found.start(1, 25_000)
     began = found.now_ms
@@ -420,7 +420,7 @@ def test_a_copy_keeps_the_time_out_and_the_first_start() -> None:
     assert all(18_000 <= copy.redeliver_after_ms <= 23_100 for copy in copies)
     found.trim()
     found.crash(committing=False)
-    # At its deadline, of what is left of it: and with the grace of its whole time-out.
+    # The copy has the remaining time to its deadline, and the grace of its whole timeout.
     found.now_ms += 30_000
     found.run(12_000)
     assert fates(found) == []
@@ -428,7 +428,7 @@ def test_a_copy_keeps_the_time_out_and_the_first_start() -> None:
     assert fates(found) == [(1, "ttl")]
 
 
-def test_a_copy_of_another_message_with_the_same_id_changes_nothing() -> None:
+def test_a_copy_of_another_message_changes_nothing() -> None:
     found = log()
     found.run(500)
     found.start(1, 60_000, enqueued_at_ms=1)
@@ -440,7 +440,7 @@ def test_a_copy_of_another_message_with_the_same_id_changes_nothing() -> None:
     assert fates(found) == []
 
 
-def test_an_end_of_another_message_with_the_same_id_does_not_end_a_copy() -> None:
+def test_an_end_of_another_message_ends_no_copy() -> None:
     found = log(rewrite_after_ms=10**9)
     found.start(9, 3_600_000)
     read_to = found.end
@@ -452,7 +452,7 @@ def test_an_end_of_another_message_with_the_same_id_does_not_end_a_copy() -> Non
     assert found.tracking.messages.get((0, 5)) is not None
 
 
-def test_an_end_after_a_second_start_ends_what_a_copy_would_bring_back() -> None:
+def test_an_end_after_a_second_start_ends_copies_too() -> None:
     found = log(rewrite_after_ms=1_000)
     found.run(500)
     found.start(1, 60_000)
@@ -481,7 +481,7 @@ def test_an_end_after_a_second_start_ends_what_a_copy_would_bring_back() -> None
     ],
     ids=["ack", "nack", "reject"],
 )
-def test_what_a_consumer_says_of_an_old_message_is_nothing_to_a_new_one_with_its_id(late: dict[str, object]) -> None:
+def test_old_markers_do_not_affect_a_new_message(late: dict[str, object]) -> None:
     found = log()
     found.run(500)
     found.start(1, 60_000, origin_id=MessageId(0, 1), enqueued_at_ms=1)
@@ -497,7 +497,7 @@ def test_what_a_consumer_says_of_an_old_message_is_nothing_to_a_new_one_with_its
     assert all(isinstance(each.fate, Redelivered) for each in found.decided)
 
 
-def test_a_copy_of_a_message_whose_id_another_one_had_meanwhile_brings_no_second_one() -> None:
+def test_a_copy_beside_a_reused_id_duplicates_no_message() -> None:
     found = log(rewrite_after_ms=1_000)
     found.run(500)
     found.start(1, 60_000, enqueued_at_ms=1)
@@ -533,7 +533,7 @@ def test_large_messages_go_in_transactions_of_a_few_megabytes() -> None:
     assert [len(each.fates) for each in found.transactions if each.fates] == [4, 4, 2]
 
 
-def test_memory_is_bounded_by_what_is_in_progress() -> None:
+def test_memory_is_bounded_by_messages_in_progress() -> None:
     messages = Messages()
     first = messages.add((0, 0), (0, 0, 0), b"q", b"", offset=0, now_ms=0, after_ms=10**9, patience_ms=0)
     for number in range(1, 50_000):
@@ -557,7 +557,7 @@ def test_offsets_are_committed_once_a_day_though_nothing_happens() -> None:
     assert (again.offset, again.mark, len(found.transactions)) == (found.end, None, before)
 
 
-def test_the_clock_stands_while_markers_are_unread() -> None:
+def test_the_clock_stops_while_markers_are_unread() -> None:
     found = log()
     found.run(1_000)
     before = found.tracking.clock.now_ms
@@ -570,11 +570,11 @@ def test_the_clock_stands_while_markers_are_unread() -> None:
     found.read()
     found.now_ms += 500
     found.ask()
-    assert found.tracking.clock.now_ms >= before + 500, "and goes on once they were read"
+    assert found.tracking.clock.now_ms >= before + 500, "and goes on once the markers were read"
 
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
-def test_a_message_that_kafka_mq_go_started_too_is_one(first: str) -> None:
+def test_a_message_also_started_by_kafka_mq_go_is_one(first: str) -> None:
     found = log(limit_of=lambda _: Limit(max_deliveries=5))
     found.run(500)
     starts = [{}, {"origin_id": MessageId(0, 1), "enqueued_at_ms": 77, "delivery_count": 3}]
@@ -591,7 +591,7 @@ def test_a_message_that_kafka_mq_go_started_too_is_one(first: str) -> None:
     assert len(found.decided) == 1
 
 
-def test_kafka_mq_gos_messages_with_one_id_are_told_apart_by_their_content() -> None:
+def test_kafka_mq_go_messages_with_one_id_differ_by_content() -> None:
     found = log()
     found.run(500)
     for content in (b"old", b"new"):
@@ -606,7 +606,7 @@ def test_kafka_mq_gos_messages_with_one_id_are_told_apart_by_their_content() -> 
     assert [each.fate.marker.value for each in found.decided] == [b"old", b"new"]
 
 
-def test_an_end_that_names_no_origin_is_of_the_old_message_while_that_is_there() -> None:
+def test_an_end_without_an_origin_ends_the_older_message() -> None:
     found = log()
     found.run(500)
     found.start(1, 60_000)
@@ -626,7 +626,7 @@ def test_an_end_that_names_no_origin_is_of_the_old_message_while_that_is_there()
     assert [each.fate.marker.value for each in found.decided] == [b"new"]
 
 
-def test_a_start_without_a_queue_is_set_aside() -> None:
+def test_a_start_without_a_queue_is_skipped() -> None:
     found = log()
     found.tracking.take(
         0, 1, b"", encode(Marker(type=MarkerType.START, message_id=MessageId(0, 1), redeliver_after_ms=1)), 1.0
@@ -635,13 +635,13 @@ def test_a_start_without_a_queue_is_set_aside() -> None:
     assert found.tracking.figures.malformed[-1] == (0, "a Start names no queue")
 
 
-def test_a_mark_that_the_broker_has_lost_is_written_again() -> None:
+def test_a_mark_lost_by_the_broker_is_written_again() -> None:
     found = log()
     found.start(1, 100)
     found.read()
     found.ask()
     assert found.step()
-    # A leader was elected that did not have it.
+    # As if a partition leader was elected that did not have the mark.
     found.records[1:] = []
     found.tracking.answered(found.now_ms / 1000, 1)
     found.tracking.position = 1
@@ -670,7 +670,7 @@ def test_refused_messages_among_many_cost_few_transactions() -> None:
     assert tried < 1_000, "one by one, where every second one is refused"
 
 
-def test_a_mark_between_does_not_make_a_refused_batch_large_again() -> None:
+def test_an_intervening_mark_does_not_enlarge_a_refused_batch() -> None:
     found = log()
     found.run(500)
     for number in range(8):
@@ -682,7 +682,7 @@ def test_a_mark_between_does_not_make_a_refused_batch_large_again() -> None:
         if transaction.fates:
             sizes.append(len(transaction.fates))
             found.tracking.refused(transaction, "too large")
-            # The refusal took so long that the broker was taken for silent.
+            # The refusal took so long that the broker counted as silent.
             found.now_ms += 5_000
         else:
             found.commit(transaction)

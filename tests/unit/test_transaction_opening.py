@@ -1,4 +1,4 @@
-"""Transactions wait for rows where rows are likely to come, and for nothing else."""
+"""A transaction is opened ahead only when rows are likely to come."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ OPENER = Record("progress", b"", None, 0, 0, None)
 
 
 class Client:
-    """What a producer is told, and a clock on which each wait takes its time."""
+    """Records the calls of a producer, with a clock that each wait moves."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -69,7 +69,7 @@ def carry(client: Client, opened: TransactionOpening, rows: int = 1) -> None:
     opened.committed(rows)
 
 
-def test_behind_rows_the_next_transaction_is_open_before_more_come(client: Client) -> None:
+def test_the_next_transaction_is_opened_before_more_rows_come(client: Client) -> None:
     opened = made(client)
     carry(client, opened)
     opened.ahead(never)
@@ -79,7 +79,7 @@ def test_behind_rows_the_next_transaction_is_open_before_more_come(client: Clien
     assert (client.calls, client.now) == (["begin", "begin"], began)
 
 
-def test_not_at_once_behind_a_commit(client: Client) -> None:
+def test_no_transaction_is_opened_directly_after_a_commit(client: Client) -> None:
     opened = made(client)
     carry(client, opened)
     committed = client.now
@@ -87,7 +87,7 @@ def test_not_at_once_behind_a_commit(client: Client) -> None:
     assert client.now > committed
 
 
-def test_rows_that_come_meanwhile_are_not_kept_waiting(client: Client) -> None:
+def test_rows_that_arrive_meanwhile_do_not_wait(client: Client) -> None:
     opened = made(client)
     carry(client, opened)
     opened.ahead(after(1))
@@ -99,7 +99,7 @@ def test_rows_that_come_meanwhile_are_not_kept_waiting(client: Client) -> None:
     assert client.now - began < 0.03
 
 
-def test_a_broker_that_does_not_answer_is_not_waited_for(client: Client) -> None:
+def test_a_silent_broker_is_not_awaited(client: Client) -> None:
     opened = made(client)
     carry(client, opened)
     client.answers_after = 60.0
@@ -108,7 +108,7 @@ def test_a_broker_that_does_not_answer_is_not_waited_for(client: Client) -> None
     assert client.now - began < 0.1
 
 
-def test_a_transaction_that_waits_in_vain_is_ended_and_no_other_opened(client: Client) -> None:
+def test_an_unused_transaction_is_ended_and_not_replaced(client: Client) -> None:
     opened = made(client)
     carry(client, opened)
     opened.ahead(never)
@@ -124,7 +124,7 @@ def test_a_transaction_that_waits_in_vain_is_ended_and_no_other_opened(client: C
     assert client.calls == ["begin", "begin", "commit", "begin"]
 
 
-def test_rows_that_were_long_in_coming_get_a_transaction_of_their_own(client: Client) -> None:
+def test_late_rows_get_a_new_transaction(client: Client) -> None:
     opened = made(client)
     carry(client, opened)
     opened.ahead(never)
@@ -133,21 +133,21 @@ def test_rows_that_were_long_in_coming_get_a_transaction_of_their_own(client: Cl
     assert client.calls == ["begin", "begin", "commit", "begin"]
 
 
-def test_who_has_carried_nothing_yet_opens_nothing_ahead(client: Client) -> None:
+def test_nothing_is_opened_ahead_before_the_first_rows(client: Client) -> None:
     opened = made(client)
     opened.ahead(never)
     opened.end()
     assert client.calls == []
 
 
-def test_where_rows_may_wait_for_something_else_nothing_is_opened_ahead(client: Client) -> None:
+def test_nothing_is_opened_ahead_when_switched_off(client: Client) -> None:
     opened = made(client, ahead=False)
     carry(client, opened)
     opened.ahead(never)
     assert client.calls == ["begin"]
 
 
-def test_what_another_producer_had_open_is_not_ended_again(client: Client) -> None:
+def test_a_previous_producers_transaction_is_not_ended_again(client: Client) -> None:
     opened = made(client)
     carry(client, opened)
     opened.ahead(never)
@@ -158,7 +158,7 @@ def test_what_another_producer_had_open_is_not_ended_again(client: Client) -> No
     assert client.calls == ["begin", "begin", "begin"]
 
 
-def test_a_broker_that_needs_longer_gets_longer(client: Client) -> None:
+def test_a_slower_broker_gets_a_longer_wait(client: Client) -> None:
     def waited() -> float:
         carry(client, opened)
         committed = client.now

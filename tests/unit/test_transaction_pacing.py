@@ -1,4 +1,4 @@
-"""The wait after a commit is as long as the broker needs, and not much longer."""
+"""The wait after a commit adapts to the broker, and stays short."""
 
 from thresher.kafka.transaction_pacing import TransactionPacing
 
@@ -20,7 +20,7 @@ def test_wait_grows_when_too_short_and_shrinks_slowly() -> None:
     assert pacing.after(1) == 0.008
 
 
-def test_only_few_rows_close_behind_a_commit_are_learnt_from() -> None:
+def test_only_small_batches_soon_after_a_commit_are_learned() -> None:
     pacing = TransactionPacing()
     first = pacing.after(1)
     pacing.learn(500, 0.003, 0.025)

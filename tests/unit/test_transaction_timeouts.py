@@ -1,4 +1,4 @@
-"""Time-outs of transactions: today's figures, and shorter ones that the client accepts."""
+"""Timeouts of transactions: the defaults, and shorter ones that the client accepts."""
 
 import pytest
 from confluent_kafka import Producer
@@ -7,7 +7,7 @@ from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.kafka.transactional import properties
 
 
-def test_the_usual_figures_stay() -> None:
+def test_the_default_timeouts_stay() -> None:
     assert TransactionTimeouts().properties() == {
         "transaction.timeout.ms": 15_000,
         "message.timeout.ms": 12_000,
@@ -23,7 +23,7 @@ def test_the_client_accepts_transactions_of_other_lengths(seconds: float) -> Non
     timeouts = TransactionTimeouts.within(seconds)
     asked = properties("id", {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, timeouts)
     assert asked["transaction.timeout.ms"] == seconds * 1000
-    # It judges the properties when it is made.
+    # The client checks the properties when it is created.
     Producer(asked)
 
 
@@ -39,6 +39,6 @@ def test_an_answer_is_certain_only_before_the_client_repeats() -> None:
     "changes",
     [{"answer_seconds": 10.0}, {"socket_seconds": 15.5}, {"message_seconds": 16.0}, {"flush_seconds": 12.5}],
 )
-def test_time_outs_in_the_wrong_order_are_refused(changes: dict[str, float]) -> None:
+def test_timeouts_in_the_wrong_order_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="does not hold"):
         TransactionTimeouts(**changes)

@@ -1,4 +1,4 @@
-"""What a producer's errors mean, whichever of the client's calls they come from."""
+"""The meaning of a producer's errors, from each call of the client."""
 
 import pickle
 import threading
@@ -33,7 +33,7 @@ OFFSETS = [GroupOffset(topic="orders", partition=0, offset=7)]
 
 
 class Client:
-    """Takes everything, but raises in one of its calls; has a record in its hands until it was flushed."""
+    """A client that raises in one of its calls. It holds one record until the flush."""
 
     def __init__(self, failing: str, error: KafkaError) -> None:
         self._failing, self._error, self._left = failing, error, 1
@@ -55,7 +55,7 @@ def producer(failing: str, error: KafkaError) -> TransactionalProducer:
     return TransactionalProducer("orders-0", {}, make=lambda _: Client(failing, error))
 
 
-# What is asked of the producer, and which of the client's calls it makes on the way.
+# Each method of the producer, with the client's calls that it makes.
 CALLS = [
     pytest.param(lambda made: made.flush(), "flush", id="flush"),
     pytest.param(lambda made: made.flush(), "poll", id="poll"),
@@ -70,7 +70,9 @@ CALLS = [
     [(FENCED, ProducerFenced), (FATAL, ProducerFenced), (DENIED, ProducerRefused), (LOST, ProducerProblem)],
     ids=["fenced", "fatal", "denied", "lost"],
 )
-def test_whatever_the_client_raises_says_who_has_to_act(ask: Any, failing: str, error: KafkaError, kind: type) -> None:
+def test_every_client_error_says_whether_a_person_must_act(
+    ask: Any, failing: str, error: KafkaError, kind: type
+) -> None:
     with pytest.raises((ProducerProblem, ProducerRefused)) as caught:
         ask(producer(failing, error))
     assert type(caught.value) is kind
@@ -79,13 +81,13 @@ def test_whatever_the_client_raises_says_who_has_to_act(ask: Any, failing: str, 
 
 @pytest.mark.parametrize(("ask", "failing"), CALLS)
 @pytest.mark.parametrize(("error", "is_fence"), [(FENCED, True), (FATAL, False), (DENIED, False), (LOST, False)])
-def test_a_fence_is_told_from_other_errors(ask: Any, failing: str, error: KafkaError, is_fence: bool) -> None:
+def test_a_fence_is_distinguished_from_other_errors(ask: Any, failing: str, error: KafkaError, is_fence: bool) -> None:
     with pytest.raises((ProducerProblem, ProducerRefused)) as caught:
         ask(producer(failing, error))
     assert fenced(caught.value) == is_fence
 
 
-def test_a_broker_that_allows_only_shorter_transactions_is_for_somebody_to_mend() -> None:
+def test_a_broker_with_a_shorter_transaction_limit_is_refused() -> None:
     too_long = KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, "the timeout is too long", True)
     with pytest.raises(ProducerRefused, match=r"transaction\.max\.timeout\.ms to at least 15000") as caught:
         producer("init_transactions", too_long).init("orders.progress")
@@ -95,15 +97,15 @@ def test_a_broker_that_allows_only_shorter_transactions_is_for_somebody_to_mend(
 @pytest.mark.parametrize(
     ("code", "refusal"),
     [
-        # A broker that names the record it refuses: all others of the batch are told this.
+        # The error of the other records in a batch when a broker names the record that it refuses.
         (KafkaError._INVALID_DIFFERENT_RECORD, Refusal.NEIGHBOUR),
-        # A topic that went away under records which are queued.
+        # A topic that was deleted while records were queued.
         (KafkaError._UNKNOWN_PARTITION, Refusal.TOPIC),
         (KafkaError.INVALID_RECORD, Refusal.ROW),
         (KafkaError.LEADER_NOT_AVAILABLE, Refusal.MOMENT),
     ],
 )
-def test_an_error_says_whose_it_is(code: int, refusal: Refusal) -> None:
+def test_an_error_code_maps_to_its_refusal(code: int, refusal: Refusal) -> None:
     assert refusal_of(KafkaError(code)) is refusal
 
 
@@ -119,7 +121,7 @@ def test_an_error_says_whose_it_is(code: int, refusal: Refusal) -> None:
     ],
     ids=["fenced", "fatal", "denied", "group denied", "member fenced", "lost"],
 )
-def test_send_offsets_was_fenced_or_refused_or_is_unknown(error: KafkaError, kind: type) -> None:
+def test_send_offsets_is_fenced_refused_or_unknown(error: KafkaError, kind: type) -> None:
     made = producer("send_offsets_to_transaction", error)
     with pytest.raises((ProducerProblem, ProducerRefused)) as caught:
         made.send_offsets(OFFSETS, b"group")
@@ -128,7 +130,7 @@ def test_send_offsets_was_fenced_or_refused_or_is_unknown(error: KafkaError, kin
 
 
 @pytest.mark.parametrize("failing", ["commit_transaction", "send_offsets_to_transaction"])
-def test_nothing_follows_an_answer_that_is_not_certain(failing: str) -> None:
+def test_a_producer_with_an_uncertain_answer_is_not_reused(failing: str) -> None:
     made = producer(failing, LOST)
     with pytest.raises((CommitUnknown, OffsetsUnknown)):
         made.commit() if failing == "commit_transaction" else made.send_offsets(OFFSETS, b"group")
@@ -153,19 +155,19 @@ def test_an_error_only_reported_makes_an_answer_uncertain() -> None:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer takes too long."""
+    """Make every answer too slow."""
     for bound in ("certain_seconds", "certain_offsets_seconds"):
         monkeypatch.setattr(TransactionTimeouts, bound, property(lambda _: -1.0))
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_commit_that_took_too_long_is_not_certain() -> None:
+def test_a_slow_commit_is_not_certain() -> None:
     with pytest.raises(CommitUnknown, match="it took"):
         producer("", LOST).commit()
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_producer_whose_offsets_took_long_commits_them_and_begins_no_other_transaction(
+def test_a_producer_with_slow_offsets_commits_and_then_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = producer("", LOST)
@@ -178,15 +180,15 @@ def test_a_producer_whose_offsets_took_long_commits_them_and_begins_no_other_tra
         made.begin()
 
 
-def test_no_offsets_are_a_mistake_and_not_a_success() -> None:
+def test_sending_no_offsets_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         producer("", LOST).send_offsets([], b"group")
-    # The client would leave it out and report success.
+    # The client would ignore this offset and report success.
     with pytest.raises(ValueError, match="0 or more"):
         GroupOffset(topic="orders", partition=0, offset=-1001)
 
 
-def test_offsets_that_the_client_never_answers_are_unknown() -> None:
+def test_unanswered_offsets_are_unknown() -> None:
     never = threading.Event()
 
     class Hanging:
@@ -203,7 +205,7 @@ def test_offsets_that_the_client_never_answers_are_unknown() -> None:
 
 
 class Deaf(Client):
-    """Answers for no record until they are purged, and then says of each that it was."""
+    """A client that answers no record until the purge, and then reports each as purged."""
 
     def __init__(self, properties: dict[str, Any]) -> None:
         super().__init__("", LOST)
@@ -219,7 +221,7 @@ class Deaf(Client):
         self._left = 0
 
 
-def test_a_flush_that_is_late_names_the_partitions_that_owe_an_answer() -> None:
+def test_a_late_flush_names_the_unanswered_partitions() -> None:
     soon = TransactionTimeouts(flush_seconds=0.01)
     made = TransactionalProducer("orders-0", {}, timeouts=soon, make=Deaf)
     with pytest.raises(
@@ -238,7 +240,7 @@ def test_a_transaction_that_does_not_end_blocks_the_next_producer() -> None:
         producer("init_transactions", concurrent).init("orders.progress")
 
 
-def test_an_init_that_only_takes_long_is_waited_for() -> None:
+def test_a_slow_init_is_awaited() -> None:
     class Slow(Client):
         asked = 0
 

@@ -1,4 +1,4 @@
-"""Functions from a batch to a batch, and what becomes of rows that they fail on."""
+"""Transforms of batches, and the fate of rows on which they fail."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +22,12 @@ def ids(found: pa.RecordBatch) -> list[int]:
 
 
 def only(test: Callable[[int], bool]) -> Transform:
-    """Leave out the rows whose id does not pass."""
+    """Return a transform that keeps only the rows whose id passes the test."""
     return lambda given: given.filter(pa.array([test(id_) for id_ in ids(given)], pa.bool_()))
 
 
 def failing(*bad: int) -> Transform:
-    """Fail on batches with one of these rows."""
+    """Return a transform that fails on batches with one of these rows."""
 
     def function(given: pa.RecordBatch) -> pa.RecordBatch:
         if found := sorted(set(ids(given)) & set(bad)):
@@ -45,44 +45,44 @@ def upper(given: pa.RecordBatch) -> pa.RecordBatch:
     return column(given, "topic", pc.utf8_upper(given.column("topic")))
 
 
-def test_without_transforms_a_batch_stays_what_it_is() -> None:
+def test_a_batch_is_unchanged_without_transforms() -> None:
     assert run([], batch(1, 2)).batch == batch(1, 2)
 
 
-def test_a_row_that_is_left_out_is_not_a_failure() -> None:
+def test_a_filtered_row_is_not_a_failure() -> None:
     done = run([("m:f", only(lambda id_: id_ != 2))], batch(1, 2, 3))
     assert ids(done.batch) == [1, 3]
     assert done.failed == {}
 
 
-def test_everything_may_be_left_out() -> None:
+def test_all_rows_may_be_filtered() -> None:
     done = run([("m:f", only(lambda _: False))], batch(1, 2))
     assert ids(done.batch) == []
     assert done.batch.schema == SCHEMA
 
 
 def choosy(given: pa.RecordBatch) -> pa.RecordBatch:
-    """Fail where there is no row to look at."""
+    """Fail on an empty batch."""
     assert given.num_rows
     return given
 
 
-def test_a_batch_without_rows_is_given_to_nobody() -> None:
+def test_no_function_gets_an_empty_batch() -> None:
     done = run([("m:f", choosy)], batch(), 3)
     assert (ids(done.batch), done.failed, done.failures) == ([], {}, 3)
     assert done.batch.schema == SCHEMA
 
 
-def test_where_one_leaves_everything_out_the_next_has_nothing_to_fail_on() -> None:
+def test_no_function_runs_after_all_rows_were_filtered() -> None:
     done = run([("m:f", only(lambda _: False)), ("m:g", choosy)], batch(1, 2))
     assert (ids(done.batch), done.failed) == ([], {})
 
 
-def test_a_change_is_passed_on() -> None:
+def test_a_changed_row_is_passed_on() -> None:
     assert run([("m:f", upper)], batch(1)).batch.column("topic").to_pylist() == ["T"]
 
 
-def test_several_are_applied_in_their_order() -> None:
+def test_several_functions_are_applied_in_order() -> None:
     seen: list[Any] = []
 
     def look(given: pa.RecordBatch) -> pa.RecordBatch:
@@ -95,7 +95,7 @@ def test_several_are_applied_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("bad", [1, 4, 7])
-def test_a_row_that_a_function_fails_on_is_dead_and_the_others_go_on(bad: int) -> None:
+def test_a_row_that_a_function_fails_on_is_dead_alone(bad: int) -> None:
     done = run([("m:first", upper), ("m:second", failing(bad))], batch(*range(1, 8)))
     assert ids(done.batch) == [id_ for id_ in range(1, 8) if id_ != bad]
     assert list(done.failed) == [bad]
@@ -103,7 +103,7 @@ def test_a_row_that_a_function_fails_on_is_dead_and_the_others_go_on(bad: int) -
     assert done.failed[bad].reason == f"transform m:second failed on row {bad}: ValueError: cannot read {bad}"
 
 
-def test_columns_beyond_ours_and_other_orders_are_fine() -> None:
+def test_extra_columns_and_other_column_orders_are_accepted() -> None:
     def shuffled(given: pa.RecordBatch) -> pa.RecordBatch:
         turned = given.select(list(reversed(given.schema.names)))
         return turned.append_column("more", pa.nulls(given.num_rows))
@@ -111,7 +111,7 @@ def test_columns_beyond_ours_and_other_orders_are_fine() -> None:
     assert run([("m:f", shuffled)], batch(1, 2)).batch == batch(1, 2)
 
 
-def test_a_function_may_turn_the_rows_round() -> None:
+def test_a_function_may_reorder_rows() -> None:
     done = run([("m:f", lambda given: given.take(pa.array([1, 0])))], batch(1, 2))
     assert sorted(ids(done.batch)) == [1, 2]
 
@@ -132,14 +132,14 @@ def test_a_function_may_turn_the_rows_round() -> None:
         pytest.param(lambda given: given.append_column("id", given.column("id")), "another schema"),
     ],
 )
-def test_a_result_that_cannot_be_used_is_a_failure_of_the_row(function: Transform, why: str) -> None:
+def test_an_unusable_result_is_a_failure_of_its_row(function: Transform, why: str) -> None:
     done = run([("m:f", function)], batch(1))
     assert ids(done.batch) == []
     assert why in done.failed[1].reason
     assert done.failed[1].reason.startswith("transform m:f failed on row 1: ")
 
 
-def test_a_function_that_needs_its_rows_together_fails_only_where_it_fails_alone() -> None:
+def test_a_failure_on_batches_alone_makes_no_dead_row() -> None:
     def pairs(given: pa.RecordBatch) -> pa.RecordBatch:
         if given.num_rows > 1:
             raise ValueError("one at a time")
@@ -169,7 +169,7 @@ def test_failures_in_a_row_are_counted_across_batches() -> None:
         run([("m:f", failing(99))], batch(99), done.failures)
 
 
-def test_a_success_between_them_begins_the_count_anew() -> None:
+def test_a_success_resets_the_count_of_failures() -> None:
     done = run([("m:f", failing(*range(60)))], batch(*range(60)))
     assert run([("m:f", failing())], batch(100), done.failures).failures == 0
     mixed = run([("m:f", failing(*range(60, 90), *range(91, 150)))], batch(*range(60, 150)), done.failures)
@@ -188,20 +188,20 @@ def test_functions_are_found_by_their_path() -> None:
 
 
 @pytest.mark.parametrize("path", ["no.such:function", "math:nothing", "math:pi", "math:pow"])
-def test_what_cannot_be_a_transform_is_refused_before_the_first_row(path: str) -> None:
+def test_an_invalid_transform_is_refused_before_the_first_row(path: str) -> None:
     with pytest.raises(TransformUnusable, match="transform: ") as refused:
         load([path])
     assert refused.value.exit_code == 2, "as a configuration that cannot work"
 
 
-def test_a_first_batch_that_fails_as_a_whole_is_the_functions_fault() -> None:
+def test_a_first_batch_that_fails_wholly_blames_the_function() -> None:
     with pytest.raises(TransformKeepsFailing, match=r"it failed on all 3 rows of its first batch"):
         run([("m:f", failing(1, 2, 3))], batch(1, 2, 3), succeeded=False)
     with pytest.raises(TransformKeepsFailing):
         run([("m:f", failing(1))], batch(1), succeeded=False)
 
 
-def test_a_first_batch_of_which_a_row_passes_has_its_others_set_aside() -> None:
+def test_failed_rows_of_a_partly_good_first_batch_are_dead() -> None:
     assert set(run([("m:f", failing(1, 3))], batch(1, 2, 3), succeeded=False).failed) == {1, 3}
     assert run([("m:f", only(lambda _: False))], batch(1), succeeded=False).failed == {}
     assert run([("m:f", failing(1))], batch(), succeeded=False).failed == {}

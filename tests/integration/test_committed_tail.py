@@ -1,4 +1,4 @@
-"""The committed end of a partition, and what may be cut off before it."""
+"""The last committed records of a progress partition, and trimming the records before them."""
 
 import time
 from functools import partial
@@ -30,7 +30,7 @@ PATIENT = TransactionTimeouts(
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stalls makes no commit uncertain and ends no transaction: that is not what is shown here."""
+    """Raise the time limits, so that a stalling machine makes no commit uncertain and ends no transaction."""
     monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
     monkeypatch.setattr(module, "_REQUEST_SECONDS", 60.0)
 
@@ -39,7 +39,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def topic(stack: Stack, topic_prefix: str) -> str:
     admin, name = Admin(stack.kafka.bootstrap), f"{topic_prefix}tail"
     admin.create_topic(name)
-    # A broker may hear of it later than its controller.
+    # A broker may learn of the topic later than the controller.
     eventually(lambda: admin.topics(name), 60)
     return name
 
@@ -66,7 +66,7 @@ def value(record: TailRecord | None) -> bytes | None:
     return None if record is None else record.value
 
 
-def test_the_last_committed_record_is_found_behind_empty_and_aborted_ones(stack: Stack, topic: str) -> None:
+def test_the_last_committed_record_is_found_despite_aborted_ones(stack: Stack, topic: str) -> None:
     with CommittedTail(topic, 0, config(stack)) as tail:
         assert tail.last() is None
     producer = opened(stack, topic, "a")
@@ -97,7 +97,7 @@ def commit_opener(producer: TransactionalProducer, topic: str) -> Opener:
     return opened
 
 
-def test_keys_are_told_also_of_empty_records(stack: Stack, topic: str) -> None:
+def test_keys_of_empty_records_are_read_too(stack: Stack, topic: str) -> None:
     producer = opened(stack, topic, "a")
     written = ((b"0", b""), (b"1", b"first"), (b"2", b""), (b"3", b"last"), (b"4", b""), (None, b""), (b"5", b""))
     for key, value in written:
@@ -115,9 +115,7 @@ def test_keys_are_told_also_of_empty_records(stack: Stack, topic: str) -> None:
         assert list(tail.whole()) == [b"first", b"last"]
 
 
-def test_an_opener_behind_an_open_transaction_is_not_reached(
-    stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_transaction_hides_a_later_opener(stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(opened(stack, topic, "a"), topic, b"first")
     other = opened(stack, topic, "b")
     other.begin()
@@ -127,7 +125,7 @@ def test_an_opener_behind_an_open_transaction_is_not_reached(
     commit(mine, topic, b"behind it")
     fenced = partial(CommittedTail, topic, 0, config(stack), commit_opener=partial(commit_opener, mine, topic))
     with monkeypatch.context() as patience:
-        # As long as it waits for the end that does not come.
+        # How long the reader waits for an end that it never reaches.
         patience.setattr(module, "_REQUEST_SECONDS", 2.0)
         with fenced() as tail, pytest.raises(TailUnread):
             tail.last()
@@ -138,12 +136,12 @@ def test_an_opener_behind_an_open_transaction_is_not_reached(
         assert value(tail.last()) == b"behind it"
 
 
-def test_everything_before_the_opener_is_read_and_nothing_behind_it(stack: Stack, topic: str) -> None:
+def test_reading_ends_exactly_at_the_opener(stack: Stack, topic: str) -> None:
     producer = opened(stack, topic, "a")
     commit(producer, topic, b"before the end was sampled")
 
     def late() -> Opener:
-        # As if the broker that was asked for the end had not known of these.
+        # Simulates a broker that did not know of these records when it was asked for the end.
         for number in range(30):
             commit(producer, topic, b"%d" % number)
         opened = commit_opener(producer, topic)
@@ -155,14 +153,14 @@ def test_everything_before_the_opener_is_read_and_nothing_behind_it(stack: Stack
         assert list(tail.whole()) == [b"before the end was sampled", *(b"%d" % number for number in range(30))]
 
 
-def test_an_opener_that_never_comes_is_an_error(stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_opener_is_an_error(stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(opened(stack, topic, "a"), topic, b"first")
     monkeypatch.setattr(module, "_REQUEST_SECONDS", 1.0)
     with CommittedTail(topic, 0, config(stack), commit_opener=lambda: NOBODYS) as tail, pytest.raises(TailUnread):
         tail.last()
 
 
-def test_an_end_that_was_sampled_before_the_opener_serves_however_many_follow_it(stack: Stack, topic: str) -> None:
+def test_an_end_sampled_before_the_opener_is_enough(stack: Stack, topic: str) -> None:
     producer = opened(stack, topic, "a")
     commit(producer, topic, b"first")
     claimed: list[Opener] = []
@@ -174,7 +172,7 @@ def test_an_end_that_was_sampled_before_the_opener_serves_however_many_follow_it
         assert value(tail.last()) == b"first"
 
 
-def test_a_record_with_the_openers_key_and_without_its_header_is_passed_over(stack: Stack, topic: str) -> None:
+def test_a_record_with_only_the_openers_key_is_skipped(stack: Stack, topic: str) -> None:
     producer = opened(stack, topic, "a")
 
     def claimed() -> Opener:
@@ -200,7 +198,7 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     keep = last.offset
     time.sleep(0.05)
     moment = int(time.time() * 1000)
-    # Newer than the moment, and never committed.
+    # A record that is newer than the moment, and never committed.
     late = opened(stack, topic, "b")
     late.begin()
     late.produce([(0, (topic, b"never", None, 0, 0, None))])
@@ -211,20 +209,20 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
         assert list(tail.whole()) == [b"4"]
 
 
-def test_records_that_were_removed_are_not_taken_for_none(stack: Stack, topic: str) -> None:
+def test_removed_records_are_not_mistaken_for_an_empty_partition(stack: Stack, topic: str) -> None:
     commit(opened(stack, topic, "a"), topic, b"known")
     client = AdminClient(config(stack))
     for future in client.delete_records([TopicPartition(topic, 0, OFFSET_END)], request_timeout=60).values():
         future.result()
     with CommittedTail(topic, 0, config(stack)) as tail, pytest.raises(TailGone, match="lost its records"):
         tail.last()
-    # It goes on from there, as one that was adopted would.
+    # After new progress the partition can be read again, as after `adopt`.
     commit(opened(stack, topic, "a"), topic, b"next")
     with CommittedTail(topic, 0, config(stack)) as tail:
         assert value(tail.last()) == b"next"
 
 
-def test_a_record_that_was_refused_stops_the_commit(stack: Stack, topic: str) -> None:
+def test_a_refused_record_prevents_the_commit(stack: Stack, topic: str) -> None:
     producer = TransactionalProducer(f"{topic}-small", {**config(stack), "message.max.bytes": 2000}, timeouts=PATIENT)
     producer.init(topic)
     producer.begin()
