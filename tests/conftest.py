@@ -35,6 +35,15 @@ settings.load_profile("quick" if QUICK else "thresher")
 
 # For so many shards the run's Spark has slots at once.
 SLOTS = 8
+# The modules of every pipeline: a worker that imports them itself takes a second of a processor for it.
+PRELOADED = (
+    "thresher.relay.shard.steps",
+    "thresher.relay.topic_lock.steps",
+    "thresher.tail.shard.steps",
+    "thresher.capture.shard",
+    "thresher.tracker.shard",
+    "thresher.delivery.transforms",
+)
 # Where tests take long, the longest first.
 _LONG = ("test_relay_seams", "crash/", "acceptance/", "test_election", "integration/", "contract/", "property/")
 
@@ -87,7 +96,8 @@ Engines = Callable[..., AbstractContextManager[Engine]]
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Session]:
     """One local Spark for the whole run."""
-    session = open_session(SparkOptions(master=f"local[{SLOTS}]"), name="tests", shards=4, abort=Bell())
+    options = SparkOptions(master=f"local[{SLOTS}]", preload=PRELOADED)
+    session = open_session(options, name="tests", shards=4, abort=Bell())
     # From here on it is the program's own, as far as engines can tell.
     _only_one.release()
     yield session
