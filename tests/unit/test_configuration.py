@@ -147,7 +147,7 @@ def test_the_name_may_be_the_groups() -> None:
     group = {**LEAST, "name": None, "leader_group": "billing"}
     assert load(None, group).settings.name == "billing"
     assert load(None, {**group, "name": "orders"}).settings.name == "orders"
-    assert "leader_group: it cannot be the relay's name besides" in problems({"name": None, "leader_group": "a b"})
+    assert "leader_group: it cannot also be the relay's name" in problems({"name": None, "leader_group": "a b"})
 
 
 def test_the_other_keys_reach_their_places() -> None:
@@ -185,7 +185,7 @@ def test_a_file_that_is_none_or_not_yaml_is_named(tmp_path: Path) -> None:
         ("data_source: !hunter2 x", "line 1"),
         ("data_source: !hunter2!hunter2 x", "line 1"),
         ("name: 2026-99-99", "a value in it is malformed"),
-        ("thresher: {shards: 3}", "thresher: it stands beside 'harvest'"),
+        ("thresher: {shards: 3}", "thresher: it belongs beside 'harvest'"),
     ):
         path.write_text(text)
         assert why in problems({}, path)
@@ -269,7 +269,7 @@ def test_batches_of_topic_locks_have_a_thousand_rows_unless_told() -> None:
         ({"transform": "a:b"}, "transform: topic-lock"),
         ({"election": "lease"}, "no election"),
         ({"lease_seconds": 3}, "no election"),
-        ({"coordination": "leader", "lock_seconds": 3}, "means nothing with coordination 'leader'"),
+        ({"coordination": "leader", "lock_seconds": 3}, "has no effect with 'coordination: leader'"),
         ({"coordination": "both"}, "coordination"),
     ],
 )
@@ -311,9 +311,9 @@ def test_variables_that_contradict_each_other_are_a_problem(tmp_path: Path) -> N
     with pytest.raises(ConfigurationInvalid) as caught:
         load(None, LEAST, environment)
     text = str(caught.value)
-    assert "THRESHER_DS_FILE: there is another variable for data_source" in text
+    assert "THRESHER_DS_FILE: another variable sets data_source too" in text
     assert "THRESHER_KAFKA: property=value is needed" in text
-    assert "THRESHER_KAFKA_SASL_PASSWORD: there is another variable for kafka.sasl.password" in text
+    assert "THRESHER_KAFKA_SASL_PASSWORD: another variable sets kafka.sasl.password too" in text
     assert "hunter2" not in text
 
 
@@ -430,7 +430,7 @@ def test_servers_may_go_by_their_other_name() -> None:
         "bootstrap.servers": "k:1"
     }
     both = {"metadata.broker.list": "k:1", "bootstrap.servers": "k:1"}
-    assert "one of them has to go" in problems({"kafka": both})
+    assert "remove one of them" in problems({"kafka": both})
 
 
 def test_every_property_that_is_suggested_is_one() -> None:
