@@ -75,7 +75,7 @@ def test_all_that_is_wrong_is_in_one_report(tmp_path: Path) -> None:
         assert not answer.stdout
         for part in (
             "shard: there is no such key, did you mean 'shards'?", "settle: ", "name: it is missing", "data_source: ",
-            "kafka.acks: exactly-once rests on", "kafka.sasl.password: the file /no/such/file cannot be read",
+            "kafka.acks: exactly-once depends on", "kafka.sasl.password: the file /no/such/file cannot be read",
         ):  # fmt: skip
             assert part in answer.stderr
 

@@ -87,7 +87,7 @@ def test_every_problem_is_named_in_one_message() -> None:
         ({"data_source": "what is this hunter2"}, "data_source: not a Postgres connection string"),
         ({"kafka": {"client.id": "me"}}, "'bootstrap.servers' is missing"),
         ({"kafka": {"bootstrap.servers": "k:1", "no.such.thing": "1"}}, "no.such.thing"),
-        ({"producer": {"acks": "1"}}, "acks: exactly-once rests on"),
+        ({"producer": {"acks": "1"}}, "acks: exactly-once depends on"),
         ({"producer": {"transactional.id": "mine"}}, "transactional.id"),
         ({"kafka": {"bootstrap.servers": "k:1", "isolation.level": "read_uncommitted"}}, "isolation.level"),
         ({"shape": "goharvest", "settle": "stamp"}, "goharvest's table has no column for a dispatched time"),
@@ -112,7 +112,7 @@ def test_a_dot_beside_a_schema_belongs_to_the_name() -> None:
 @pytest.mark.parametrize("name", sorted(GUARDED | {"topic.acks", "topic.message.timeout.ms", "group.id"}))
 def test_what_a_guarantee_rests_on_is_refused_under_both(delivery: str, place: str, name: str) -> None:
     text = problems({"delivery": delivery, place: {"bootstrap.servers": "k:1", name: "1"}})
-    assert f"{place}.{name}: {delivery} rests on the relay's own setting" in text
+    assert f"{place}.{name}: {delivery} depends on the relay's value" in text
 
 
 def test_all_that_an_election_is_told_has_a_key() -> None:

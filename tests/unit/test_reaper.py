@@ -195,7 +195,7 @@ def test_all_problems_are_in_one_report(tmp_path: Path) -> None:
         "loging: there is no such key, did you mean 'logging'?",
         "shards: beside 'harvest', our own keys belong under 'thresher'",
         "harvest.baseKafkaConfig.sasl.pasword: there is no such key, did you mean 'sasl.password'?",
-        "harvest.baseKafkaConfig.enable.idempotence: at-least-once rests on",
+        "harvest.baseKafkaConfig.enable.idempotence: at-least-once depends on",
         "harvest.baseKafkaConfig.security.protocol: this is no value for configuration property",
         "harvest.producerKafkaConfig: properties with their values are needed",
         "harvest.leaderTopics: there is no such key, did you mean 'leaderTopic'?",
@@ -219,7 +219,7 @@ def test_all_problems_are_in_one_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["enable.idempotence", "acks", "transactional.id", "topic.request.required.acks"])
 def test_what_the_guarantee_rests_on_is_refused(tmp_path: Path, place: str, name: str) -> None:
     text = refused(tmp_path, {"harvest": {"leaderGroupID": "app", place: {name: "all"}}})
-    assert f"harvest.{place}.{name}: at-least-once rests on the relay's own setting" in text
+    assert f"harvest.{place}.{name}: at-least-once depends on the relay's value" in text
 
 
 def test_what_is_said_twice_is_a_problem(tmp_path: Path) -> None:

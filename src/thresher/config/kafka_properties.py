@@ -112,7 +112,7 @@ def wrong_servers(servers: str) -> str:
 
 
 def with_one_name_for_servers(given: dict[str, Any]) -> dict[str, Any]:
-    """Return properties with `bootstrap.servers` in the place of its other name. Raises `ValueError` if both are given."""
+    """Return properties with `bootstrap.servers` for both its names. Raises `ValueError` if both names are given."""
     if "metadata.broker.list" not in given:
         return given
     if "bootstrap.servers" in given:
