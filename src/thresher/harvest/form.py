@@ -104,7 +104,7 @@ class _OwnKeys(Form):
     )
     settle: Settling = Field(
         default=Settling.DELETE,
-        description="What happens to a row after it was sent. `stamp` keeps the row and sets its dispatched time; it "
+        description="The action for a row after it was sent. `stamp` keeps the row and sets its dispatched time; it "
         "needs our own table layout. You may delete or archive stamped rows at any time.",
     )
     archive_after_seconds: Annotated[float | None, DefaultText("off")] = Field(
@@ -140,7 +140,7 @@ class _OwnKeys(Form):
     )
     poison: Poison = Field(
         default=Poison.DEAD_LETTER,
-        description="What happens to a row that can never be sent. `dead-letter` moves it to `<outbox>_dead`; "
+        description="The action for a row that can never be sent. `dead-letter` moves it to `<outbox>_dead`; "
         "`block-key` also holds later rows of its key; `halt` ends the relay.",
     )
     transform: FunctionPaths = Field(

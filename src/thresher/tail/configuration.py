@@ -96,7 +96,7 @@ class _OwnKeys(Form):
     )
     poison: Poison = Field(
         default=Poison.DEAD_LETTER,
-        description="What happens to a row that can never be sent: `dead-letter` moves it to `<outbox>_dead`, `halt` "
+        description="The action for a row that can never be sent: `dead-letter` moves it to `<outbox>_dead`, `halt` "
         "ends the tail.",
     )
     transform: FunctionPaths = Field(
