@@ -100,7 +100,7 @@ def test_the_tables_are_printed_made_and_checked(orders: CapturedOrders, file: s
         connection.execute("DROP TABLE thresher_capture_dead")
     findings = json.loads(asked("schema", "check", "-c", file, "--json", code=1))["findings"]
     assert len(findings) == 2
-    assert asked("schema", "create", "-c", file) == "the tables are there\n"
+    assert asked("schema", "create", "-c", file) == "the tables exist\n"
     assert asked("schema", "check", "-c", file) == "the database is ready for this capture\n"
     ddl = asked("schema", "print", "-c", file)
     assert 'ALTER TABLE "orders"' in ddl

@@ -46,7 +46,7 @@ def test_with_the_queue_extra_alone_every_command_is_listed() -> None:
     answer = thresher("--help")
     assert (answer.returncode, answer.stderr) == (0, "")
     assert sorted(re.findall(r"^│ ([a-z]+) ", answer.stdout, re.MULTILINE)) == sorted(COMMANDS)
-    assert "Look at rows that could not be sent; put them back, or drop them." in answer.stdout
+    assert "List rows that could not be sent, put them back into the outbox, or drop them." in answer.stdout
 
 
 def test_with_the_queue_extra_alone_queues_work(tmp_path: Path) -> None:

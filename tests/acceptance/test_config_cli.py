@@ -55,7 +55,10 @@ def test_a_file_of_goharvests_is_checked_and_printed_as_ours(tmp_path: Path) -> 
     path.write_text(REAPER)
     checked = thresher("config", "check", "-c", str(path))
     assert checked.returncode == 0, checked.stderr
-    assert 'it can work: relay billing of "outbox", at-least-once, shards 1, election neli' in checked.stdout
+    assert (
+        'the configuration can work: relay billing of "outbox", at-least-once, shards 1, election neli'
+        in checked.stdout
+    )
     assert "harvest.limits.sendBuffer is accepted without effect" in checked.stderr
     ours = yaml.safe_load(thresher("config", "print", "-c", str(path), THRESHER_SHARDS="3").stdout)
     assert (ours["shards"], ours["leader_group"], ours["kafka"]["sasl.password"]) == (3, "billing", "***")
@@ -72,7 +75,7 @@ def test_all_that_is_wrong_is_in_one_report(tmp_path: Path) -> None:
         assert not answer.stdout
         for part in (
             "shard: there is no such key, did you mean 'shards'?", "settle: ", "name: it is missing", "data_source: ",
-            "kafka.acks: exactly-once rests on", "kafka.sasl.password: the file /no/such/file cannot be read",
+            "kafka.acks: exactly-once depends on", "kafka.sasl.password: the file /no/such/file cannot be read",
         ):  # fmt: skip
             assert part in answer.stderr
 
@@ -138,11 +141,9 @@ def test_the_keys_of_a_file_decide_its_pipeline(tmp_path: Path, key: str, pipeli
     told = json.loads(thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path).stdout)
     assert told["pipeline"] == pipeline
     assert not [each for each in told["problems"] if "no such key" in each["why"]]
-    assert told["remarks"] == (
-        []
-        if pipeline == "relay"
-        else [f"checked as the file of a {pipeline}, by its keys ({key.partition(':')[0]}): --pipeline says otherwise"]
-    )
+    own = key.partition(":")[0]
+    remark = f"checked as the file of a {pipeline}, because of its keys ({own}): --pipeline overrides this"
+    assert told["remarks"] == ([] if pipeline == "relay" else [remark])
 
 
 def test_files_of_tails_and_captures_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

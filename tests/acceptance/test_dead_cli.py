@@ -136,7 +136,7 @@ def test_a_long_value_is_cut_for_people_and_whole_for_scripts(outbox: str, conne
     connection.commit()
     shown = dead(outbox, "show", "1").stdout
     assert len(shown) < 3000
-    assert "vvv… (2,000,000 letters: --json shows all)" in shown
+    assert "vvv… (2,000,000 characters: --json shows all)" in shown
     assert "names_without_value ['b']" in shown
     whole = json.loads(dead(outbox, "show", "1", "--json").stdout)
     assert (len(whole["value"]), whole["headers"], whole["names_without_value"]) == (2_000_000, [["a", "x"]], ["b"])

@@ -130,9 +130,9 @@ def dead(at: Place) -> None:
     shown = thresher("dead", "show", str(row["id"]), "--ds", at.dsn, "--json")
     assert json.loads(shown.stdout)["value"] == "v"
     nothing = thresher("dead", "replay", "--ds", at.dsn)
-    assert (nothing.returncode, "which rows?" in nothing.stderr) == (2, True)
+    assert (nothing.returncode, "no rows were selected" in nothing.stderr) == (2, True)
     unknown = thresher("dead", "drop", "12345", "--ds", at.dsn)
-    assert (unknown.returncode, "not set aside: 12345" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "no dead rows have the ids 12345" in unknown.stderr) == (2, True)
     again = thresher("dead", "replay", str(row["id"]), "--ds", at.dsn)
     assert "1 row was put back" in again.stdout
     # It cannot be sent this time either.

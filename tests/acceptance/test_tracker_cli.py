@@ -133,7 +133,7 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
     assert asked(*dead, "list", "-c", str(file)) == {"letters": [], "more": False}
     assert sorted(record.payload for record in redelivered(topics)) == [b"1", b"rejected"]
     for arguments, why in (
-        ((*dead, "replay", "-c", str(file)), "which messages? Give ids, --queue or --all"),
+        ((*dead, "replay", "-c", str(file)), "no messages were selected: give ids, --queue or --all"),
         ((*dead, "drop", "9-9", "-c", str(file)), "no dead letters: 9-9; nothing was changed"),
         ((*dead, "show", "9-9", "-c", str(file)), "no message 9-9 is a dead letter"),
     ):

@@ -28,7 +28,7 @@ def test_dead_rows_with_one_id_are_replayed_and_dropped_separately(stack: Stack,
     )
     for day, topic in ((1, "x"), (2, "y"), (3, "y")):
         at.sql(insert, datetime(2026, 1, day, tzinfo=UTC), topic)
-    with pytest.raises(InvalidInput, match="several rows had the id 5"):
+    with pytest.raises(InvalidInput, match="several dead rows have the id 5"):
         drop([5], ds=at.dsn)
     drop(topic="x", ds=at.dsn)
     assert [row[0] for row in at.sql("SELECT kafka_topic FROM outbox_dead")] == ["y", "y"]

@@ -170,7 +170,7 @@ def test_the_group_is_the_identity_not_the_name(tmp_path: Path) -> None:
     assert loaded.settings.name == "app"
     assert any("harvest.name is accepted without effect" in remark for remark in remarks)
     assert "harvest.leaderGroupID: it is missing" in refused(tmp_path, {"harvest": {"name": "host_17"}})
-    assert "harvest.leaderGroupID: it cannot be" in refused(tmp_path, {"harvest": {"leaderGroupID": "my app"}})
+    assert "harvest.leaderGroupID: it cannot also be" in refused(tmp_path, {"harvest": {"leaderGroupID": "my app"}})
 
 
 def test_all_problems_are_in_one_report(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_all_problems_are_in_one_report(tmp_path: Path) -> None:
     )
     for part in (
         "loging: there is no such key, did you mean 'logging'?",
-        "shards: beside 'harvest', our own keys stand under 'thresher'",
+        "shards: beside 'harvest', our own keys belong under 'thresher'",
         "harvest.baseKafkaConfig.sasl.pasword: there is no such key, did you mean 'sasl.password'?",
-        "harvest.baseKafkaConfig.enable.idempotence: at-least-once rests on",
+        "harvest.baseKafkaConfig.enable.idempotence: at-least-once depends on",
         "harvest.baseKafkaConfig.security.protocol: this is no value for configuration property",
         "harvest.producerKafkaConfig: properties with their values are needed",
         "harvest.leaderTopics: there is no such key, did you mean 'leaderTopic'?",
@@ -219,7 +219,7 @@ def test_all_problems_are_in_one_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["enable.idempotence", "acks", "transactional.id", "topic.request.required.acks"])
 def test_properties_that_the_guarantee_rests_on_are_refused(tmp_path: Path, place: str, name: str) -> None:
     text = refused(tmp_path, {"harvest": {"leaderGroupID": "app", place: {name: "all"}}})
-    assert f"harvest.{place}.{name}: at-least-once rests on the relay's own setting" in text
+    assert f"harvest.{place}.{name}: at-least-once depends on the relay's value" in text
 
 
 def test_contradicting_settings_are_a_problem(tmp_path: Path) -> None:
@@ -229,10 +229,10 @@ def test_contradicting_settings_are_a_problem(tmp_path: Path) -> None:
         "data_source": "host=other", "leader_group": "x", "kafka": {"bootstrap.servers": "k:1"}, "metrics_seconds": 1,
     }  # fmt: skip
     text = refused(tmp_path, document)
-    assert "thresher.data_source: harvest.dataSource says it too" in text
-    assert "thresher.leader_group: harvest.leaderGroupID says it too" in text
-    assert "thresher.kafka.bootstrap.servers: harvest.baseKafkaConfig says it too" in text
-    assert "thresher.metrics_seconds: harvest.limits.minMetricsInterval says it too" in text
+    assert "thresher.data_source: harvest.dataSource sets it too" in text
+    assert "thresher.leader_group: harvest.leaderGroupID sets it too" in text
+    assert "thresher.kafka.bootstrap.servers: harvest.baseKafkaConfig sets it too" in text
+    assert "thresher.metrics_seconds: harvest.limits.minMetricsInterval sets it too" in text
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_an_unlisted_process_is_asked_at_its_configured_address(shown: list[Show
     assert asked("-c", str(path))["name"] == "orders"
     path.write_text(f"name: orders\nstatus: {shown[1].at}\n")
     answer = CliRunner().invoke(app, ["status", "-c", str(path)])
-    assert "runs 'audit'" in str(answer.exception)
+    assert "is 'audit'" in str(answer.exception)
 
 
 def test_a_killed_process_is_not_listed(state: Path) -> None:

@@ -49,20 +49,22 @@ def _mapping(given: object) -> object:
 class _OwnKeys(Form):
     """The keys that only a capture has."""
 
-    name: Annotated[str, Required("the same in every process that competes, another for every other capture")] = Field(
+    name: Annotated[
+        str, Required("use the same name in all processes of this capture, and another for every other capture")
+    ] = Field(
         default="",
-        description="The capture's identity, shared by all processes that compete. Offsets are stored under it: with "
-        "another name, a table that has rows is refused until 'thresher capture adopt' begins anew.",
+        description="The capture's identity, shared by all its processes. Offsets are stored under this name. Under "
+        "a new name, a table that has rows is refused until 'thresher capture adopt' accepts it.",
     )
     data_source: Annotated[
         str | None,
         Names(flags=("--ds", "--data-source"), variable="DS"),
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
         Required("where is the database?"),
-    ] = Field(default=None, description="Postgres connection string or URL. It leads to the primary.")
+    ] = Field(default=None, description="Postgres connection string or URL of the primary server.")
     # `schema` is the model's own; the key is without the underscore.
     schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
-        default=None, alias="schema", description="The schema of capture's own tables. The name is taken literally."
+        default=None, alias="schema", description="The schema of capture's own tables. The name is case-sensitive."
     )
     topics: Annotated[
         dict[str, Any], BeforeValidator(_mapping), Section(), Required("which topics are captured, and to where?")
@@ -90,35 +92,36 @@ class _OwnKeys(Form):
         default=1,
         ge=1,
         le=1_024,
-        description="Spark tasks that share the partitions. More than a topic has partitions do nothing.",
+        description="The number of Spark tasks that share the partitions. Tasks beyond the number of partitions are "
+        "idle.",
     )
     batch_records: int = Field(
-        default=5_000, ge=1, le=100_000, description="The most records in a database transaction."
+        default=5_000, ge=1, le=100_000, description="The maximum number of records in a database transaction."
     )  # fmt: skip
     most_dead_in_a_row: int = Field(
         default=100,
         ge=0,
         le=1_000_000_000,
-        description="Records of a topic in a row that may be set aside. After more, the capture ends with exit code 4 "
-        "and sets none of them aside: the mapping is wrong. 0 for any number.",
+        description="The maximum number of consecutive dead records of a topic. If there are more, the mapping is "
+        "wrong: the capture ends with exit code 4, and stores none of them as dead. 0 allows any number.",
     )
     election: ElectionKind = Field(
         default=_ELECTION.kind,
-        description="The election among captures of one name. `lease` is a row in the database, `neli` a consumer "
-        "group; with `none`, the capture that started last leads.",
+        description="The leader election among captures of one name. `lease` uses a row in the database, `neli` a "
+        "consumer group; with `none`, the capture that started last leads.",
     )
     lease_seconds: float = Field(
         default=_ELECTION.lease_seconds,
         ge=0.2,
         le=3_600,
-        description="lease: seconds for which a lease is good without being renewed.",
+        description="lease: seconds for which a lease is valid if it is not renewed.",
     )
     step_down_seconds: float = Field(
         default=STEP_DOWN_SECONDS,
         ge=1,
         le=86_400,
-        description="Seconds without progress after which a leader that does not reach its servers lets another "
-        "process lead. With `none`, it leads on.",
+        description="Seconds without progress after which a leader that cannot reach its servers steps down. With "
+        "`election: none`, it never steps down.",
     )
 
     @field_validator("name")
@@ -229,7 +232,7 @@ def _topics(form: CaptureForm, _: Mapping[str, Any]) -> Iterator[Problem]:
 _KAFKA = KafkaSections(
     sections=("kafka", "consumer"),
     guarded=GUARDED,
-    guarded_because=lambda _: "what is captured once rests on capture's own setting, leave it out",
+    guarded_because=lambda _: "the guarantee of capture depends on its own value: leave it out",
     producer=dict,
 )
 _RULES = (

@@ -1,4 +1,4 @@
-"""`thresher adopt`: an operator's word that a database or a progress topic has replaced the one a relay knew."""
+"""`thresher adopt`: an operator confirms that a database or a progress topic has replaced the one of a relay."""
 
 from contextlib import suppress
 from typing import Annotated
@@ -20,15 +20,13 @@ def adopt(
     stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
-    instead_of: Annotated[
-        str | None, typer.Option(help="The name under which the outbox was relayed so far, and is no longer.")
-    ] = None,
+    instead_of: Annotated[str | None, typer.Option(help="The old name of the relay, if its name has changed.")] = None,
 ) -> None:
-    """Let a relay go on with this database and whatever progress topic it finds.
+    """Let a relay continue with this database and with the progress topic that it finds.
 
-    After an upgrade or a restore into another database or system, when the progress topic was lost, or when the outbox
-    is to be relayed under another name. Without the old topic, what was published last and not yet removed may be
-    published again. Make sure that no other relay of that name, or of that outbox, runs.
+    Needed after an upgrade or a restore into another database or system, after the progress topic was lost, or to
+    relay the outbox under another name. If the old topic is lost, rows that were published and not yet removed may be
+    published again. Make sure that no other relay of this name, or of this outbox, runs.
     """
     with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
@@ -38,11 +36,13 @@ def adopt(
             table = located(connection, table)
         control = ControlTable(connection, table.schema)
         if not control.exists():
-            raise InvalidInput(f"no relay of {table} has run on this database yet: look at --ds, --outbox and --schema")
-        # One that an earlier version made lacks a column.
+            raise InvalidInput(f"no relay of {table} has run on this database yet: check --ds, --outbox and --schema")
+        # A table that an earlier version created lacks a column.
         control.create()
         if instead_of is not None and not control.rename(name, old=instead_of, outbox=table.quoted()):
-            raise InvalidInput(f"{table} was not relayed under another name {instead_of!r}")
+            raise InvalidInput(f"{table} was not relayed under another name {instead_of!r}: check --instead-of")
         if not control.adopt(name, system_id=incarnation(connection, table).system_id):
             raise InvalidInput(f"there is no relay {name!r} on this database")
-    out.print(f"the relay {name} belongs to this database now; its progress topic is looked at anew", markup=False)
+    out.print(
+        f"the relay {name} belongs to this database now, and accepts the progress topic that it finds", markup=False
+    )

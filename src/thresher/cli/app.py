@@ -1,7 +1,7 @@
-"""The command itself: its parts, and how errors become one line and an exit code.
+"""The `thresher` command: its subcommands, and how errors become one line and an exit code.
 
-Exit codes: 0 done, 1 it did not work, 2 what was asked for cannot work, 3 superseded by a newer relay, 4 somebody
-has to act before it can work, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 invalid options or configuration, 3 superseded by a newer relay, 4 a person has to
+act first, 130 interrupted.
 """
 
 import enum
@@ -28,7 +28,7 @@ from thresher.core.interruptible import interruptible
 
 
 class DemoKind(enum.StrEnum):
-    """What is shown."""
+    """The pipeline that the demo shows."""
 
     RELAY = "relay"
     QUEUE = "queue"
@@ -39,21 +39,21 @@ app = Commands(
     help="Moves messages between a service's database and Kafka without losing, inventing or reordering one.",
     no_args_is_help=True,
 )
-# The commands whose modules import the driver of the database, and their line in the list of commands.
+# Commands whose modules import the database driver, each with its line in the list of commands.
 LAZY = {
-    "adopt": "Let a relay go on with this database and whatever progress topic it finds.",
+    "adopt": "Let a relay continue with this database and with the progress topic that it finds.",
     "pump": "Fill the outbox with records. Ctrl-C stops after the current transactions.",
-    "verify": "Check that a load arrived: nothing lost, invented, repeated, out of order or altered. Run it after the "
-    "load.",
+    "verify": "Check that the records of 'thresher pump' arrived: none lost, invented, repeated, out of order or "
+    "altered.",
     "schema": "Print, create or check the outbox table.",
-    "dead": "Look at rows that could not be sent; put them back, or drop them.",
-    "topics": "Look at topics that are shared by locks, or split one.",
+    "dead": "List rows that could not be sent, put them back into the outbox, or drop them.",
+    "topics": "List the topics of relays that share an outbox by topic locks, or split a topic.",
     "inbox": "Print, create, check or trim the inbox table.",
-    "tail": "Publish what is committed to an outbox, read from the database's log.",
-    "capture": "Write the entities that are published to Kafka topics to tables.",
-    "archive": "Move rows that were sent and stamped long ago to a table, or to Parquet files.",
+    "tail": "Publish an outbox to Kafka from Postgres' log (logical replication).",
+    "capture": "Write the records of Kafka topics to database tables (event state capture).",
+    "archive": "Move old rows that were sent and stamped to an archive table or to Parquet files.",
 }
-# The commands that read the environment by a form, and say themselves what of it is not read.
+# Commands that read the environment by a form. The form reports unknown variables.
 _TOLD_BY_THEIR_FORM = frozenset({"run", "config", "tail", "capture", "queue"})
 
 
@@ -76,22 +76,23 @@ app.add_typer(queue_app, name="queue")
 @app.command()
 def demo(
     what: Annotated[
-        DemoKind, typer.Argument(help="relay: an outbox to Kafka. queue: messages, consumers and the tracker.")
+        DemoKind, typer.Argument(help="relay: an outbox to Kafka. queue: a queue with consumers and its tracker.")
     ] = DemoKind.RELAY,
     records: Annotated[
         int | None,
-        typer.Option(help="Records, or messages, of which 20,000 at most.", min=1000, max=1_000_000),
+        typer.Option(help="Number of records, or of messages of the queue: at most 20,000.", min=1000, max=1_000_000),
     ] = None,
     report: Annotated[
-        Path, typer.Option(help="The file for the relay's plots of rate, pending rows and latency, in HTML.")
+        Path, typer.Option(help="HTML file for the plots of the relay's rate, pending rows and latency.")
     ] = Path("thresher-demo.html"),
 ) -> None:
-    """Bring up servers, write to an outbox, relay it on Spark, kill the relay on the way, and judge; or the same for a
-    queue, whose consumer and tracker are killed.
+    """Show on local servers that a relay, or a queue, survives 'kill -9' without losing a message.
 
-    Exit code 1 if anything was lost, invented, repeated or reordered, or if too little happened to tell.
+    relay: fills an outbox, relays it on Spark, kills the relay meanwhile, and compares the records with the rows.
+    queue: kills a consumer and the tracker. Exit code 1 if a message was lost, or for the relay also invented, repeated
+    or reordered, or if the run proves nothing, for example because no process was killed.
     """
-    # Only here: the other commands work without the stack's packages.
+    # Imported here: the other commands work without the stack's packages.
     if what is DemoKind.QUEUE:
         from thresher.cli.demo.queue import show as show_queue  # noqa: PLC0415
 
@@ -119,7 +120,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command: one line and an exit code for what an operator can mend, a traceback for our own bugs."""
+    """Run the command: one line and an exit code for problems that an operator can solve, a traceback for our bugs."""
     try:
         with interruptible():
             app(prog_name="thresher")
@@ -138,7 +139,7 @@ def main() -> None:
     except ImportError as error:
         if (error.name or "").startswith("thresher"):
             raise
-        # A package that lacks a library of the system names no module.
+        # The error of a package that lacks a system library names no module.
         what = f"{error.name} is not installed" if error.name else str(error).splitlines()[0]
         complain(
             f"{what}: pip install 'thresher[relay]' for the relay and its commands, 'thresher[queue]' for queues, "
@@ -150,6 +151,6 @@ def main() -> None:
 
 
 def _errors_of_database() -> Any:
-    """Return the driver's errors, if a command has imported it."""
+    """Return the error class of the database driver; nothing if no command has imported the driver."""
     driver = sys.modules.get("psycopg")
     return () if driver is None else driver.Error

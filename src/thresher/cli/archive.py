@@ -1,4 +1,4 @@
-"""`thresher archive`: moves rows that were stamped long ago to a table beside the outbox, or to Parquet files."""
+"""`thresher archive`: moves old stamped rows to a table beside the outbox, or to Parquet files."""
 
 import os
 import time
@@ -25,42 +25,48 @@ _OUTBOX = "outbox"
 def archive(
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="A relay's YAML file, which names the outbox."),
+        typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file of the outbox's relay."),
     ] = None,
     ds: DataSource = None,
     stack: StackName = None,
     outbox: Annotated[
         str | None,
-        typer.Option("--outbox", envvar="THRESHER_OUTBOX", help="Name of the outbox table, taken literally."),
+        typer.Option(
+            "--outbox", envvar="THRESHER_OUTBOX", help="Name of the outbox table, case-sensitive, without schema."
+        ),
     ] = None,
     schema: Annotated[
         str | None,
-        typer.Option("--schema", envvar="THRESHER_SCHEMA", help="Its schema; without one, the search_path decides."),
+        typer.Option(
+            "--schema", envvar="THRESHER_SCHEMA", help="Schema of the table; by default, the search_path decides."
+        ),
     ] = None,
     older_than: Annotated[
         float | None,
         typer.Option(
-            help="Seconds since the dispatched time. Without: the file's, or 7 days.", min=0.0, max=MOST_SECONDS
+            help="Least age in seconds since the row was sent; by default the file's, or 7 days.",
+            min=0.0,
+            max=MOST_SECONDS,
         ),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(help="'table' for <outbox>_archive, or a directory. Without: the file's, or the table."),
+        typer.Option(help="'table' for <outbox>_archive, or a directory; by default the file's, or the table."),
     ] = None,
     batch_rows: Annotated[
-        int, typer.Option(help="Rows that are moved in one transaction, and are in one file.", min=1, max=1_000_000)
+        int, typer.Option(help="Rows to move in one transaction, and to write to one file.", min=1, max=1_000_000)
     ] = 10_000,
     new_directory: Annotated[
-        bool, typer.Option("--new-directory", help="Another directory is at the path now, in place of a lost one.")
+        bool, typer.Option("--new-directory", help="Accept that the directory at this path replaces a lost one.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option(help="Count the rows, and move none.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only count the rows that would be moved.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move rows that were sent and stamped long ago to a table, or to Parquet files.
+    """Move old rows that were sent and stamped to an archive table or to Parquet files.
 
-    A run finishes first what a crash has left. The first SIGINT or SIGTERM stops after the current batch. Exit codes: 1
-    another archiver works on the outbox, or a server or a disk failed: try again; 2 the options cannot work; 4 somebody
-    has to act.
+    A run first completes the batches that a crash left unfinished. The first SIGINT or SIGTERM stops after the current
+    batch. Exit codes: 1 another archiver works on the outbox, or a server or a disk failed: try again; 2 invalid
+    options; 4 a person has to act.
     """
     job = _from_file(config) if config is not None else None
     if job is None:
@@ -87,7 +93,7 @@ def archive(
 def _run(job: ArchiveJob, as_json: bool) -> None:
     stopped: list[bool] = []
     began = time.monotonic()
-    # No total: to count what is due is to look at the whole table.
+    # No total: counting the due rows would scan the whole table.
     with stopped_by_signals(lambda: stopped.append(True)), working("archiving", None) as progress:
 
         def told(done: Archived) -> None:
@@ -127,7 +133,7 @@ def _where(target: Target, job: ArchiveJob) -> str:
 
 
 def _from_file(path: Path) -> ArchiveJob:
-    # Only here: without a file, the relay's packages are not needed.
+    # Imported here: without a file, the relay's packages are not needed.
     from thresher.harvest.configuration import load  # noqa: PLC0415
 
     ignored: list[Any] = []

@@ -1,4 +1,4 @@
-"""`thresher capture`: the pipeline from topics to tables as a program, and what an operator does beside it."""
+"""`thresher capture`: runs the pipeline from topics to tables, and has the commands of its operators."""
 
 import logging
 import os
@@ -37,16 +37,21 @@ if TYPE_CHECKING:
     from thresher.capture.settings import CaptureSettings
     from thresher.capture.store.dead import DeadRecord
 
-app = Commands(help="Write the entities that are published to Kafka topics to tables.", no_args_is_help=True)
+app = Commands(help="Write the records of Kafka topics to database tables (event state capture).", no_args_is_help=True)
 schema_app = Commands(help="Print, create or check the tables of a capture.", no_args_is_help=True)
-dead_app = Commands(help="Look at records that could not be applied; apply or drop them.", no_args_is_help=True)
+dead_app = Commands(
+    help="List records that could not be applied, apply them again, or drop them.", no_args_is_help=True
+)
 app.add_typer(schema_app, name="schema")
 app.add_typer(dead_app, name="dead")
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="THRESHER_CONFIG", help="YAML file. Environment variables and flags override it."
+    ),
 ]
-Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of records.")]
+Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of dead records.")]
 _EARLIEST = "earliest"
 
 
@@ -62,16 +67,16 @@ def run(
     stack: StackName = None,
     *,
     flags: Mapping[str, Any],
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: the same as --log-level debug.")] = False,
 ) -> None:
-    """Write the entities of captured topics to their tables, until SIGINT or SIGTERM.
+    """Write the records of captured topics to their tables, until SIGINT or SIGTERM.
 
-    Of several that are started under one name, one leads and the others wait for their turn. The first signal finishes
-    the open batch, the second does not wait. Exit codes: 0 stopped as asked, 1 it failed and may be started again, 2
-    the configuration cannot work, 3 superseded by a newer capture (without an election: do not restart), 4 somebody has
-    to act: a table, a right, a topic that was made anew, records that are gone, or too many dead ones in a row.
+    Several processes may run under one name: one leads, the others stand by. The first signal finishes the open batch,
+    the second does not wait. Exit codes: 0 stopped as asked, 1 failed: may be restarted, 2 invalid configuration, 3
+    superseded by a newer capture (without an election: do not restart), 4 a person has to act: a table, a permission, a
+    topic that was recreated, records that are gone, or too many dead records in a row.
     """
-    # Only here: the other commands work without the capture's packages.
+    # Imported here: the other commands work without the capture's packages.
     from thresher.capture.capture import Capture  # noqa: PLC0415
     from thresher.cli.serving import pages_shown  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
@@ -103,14 +108,14 @@ def rewind(
     config: ConfigFile = None,
     stack: StackName = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Write rows again that are right by their guard: the mapping has changed.")
+        bool, typer.Option("--again", help="Also write rows that are up to date, because the mapping has changed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Apply of each key the newest record again, while the capture waits. No reader sees an older state.
+    """Read the topics again and apply the newest record of each key. No reader sees an older state.
 
-    Rows that are right already are not touched. The capture may run: it goes on when this ends. Exit code 1 if any
-    record could not be applied.
+    Rows that are up to date are not touched. A running capture waits until this ends. Exit code 1 if any record could
+    not be applied.
     """
     from thresher.capture.rewinding import Rewound  # noqa: PLC0415
     from thresher.capture.rewinding import rewind as apply_again  # noqa: PLC0415
@@ -126,7 +131,7 @@ def rewind(
 
         done = apply_again(settings, since_ms, again=again, told=told)
     for topic in done.left_out:
-        note(f"{topic} was left out: a handler's rows have no guard")
+        note(f"{topic} was left out: rows that a handler writes have no guard columns")
     if as_json:
         emit_json(asdict(done))
     else:
@@ -142,10 +147,10 @@ def rewind(
 
 @app.command()
 def adopt(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = False) -> None:
-    """Go on with topics as they are, where stored offsets are not in the log any more.
+    """Accept topics whose stored offsets are no longer in the log, and let the capture continue.
 
-    A topic that was made anew begins at its first record. Records that were removed before they were captured are not
-    captured: this says how many offsets are skipped.
+    A topic that was recreated is captured from its first record. Records that were removed before they were captured
+    are skipped: the output says how many offsets.
     """
     from thresher.capture.adopting import adopt as adopt_topics  # noqa: PLC0415
 
@@ -181,14 +186,14 @@ def create(config: ConfigFile = None, stack: StackName = None) -> None:
         problems = schema_problems(connection, settings.tables, settings.mappings)
     if problems:
         found = "\n".join(problems)
-        complain(f"capture's own tables are there, and the database is not ready for it:\n{found}")
+        complain(f"capture's own tables exist, but the database is not ready for this capture:\n{found}")
         raise typer.Exit(1)
-    out.print("the tables are there")
+    out.print("the tables exist")
 
 
 @schema_app.command()
 def check(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = False) -> None:
-    """Say what keeps the capture from working with its database, and what mends it; exit code 1 if anything does."""
+    """Check the database of a capture, and say how to repair each problem; exit code 1 if there is one."""
     from thresher.capture.store.schema import schema_problems  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
 
@@ -211,11 +216,11 @@ def check(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = 
 def list_dead(
     config: ConfigFile = None,
     stack: StackName = None,
-    topic: Annotated[str | None, typer.Option(help="Only those of this topic.")] = None,
-    rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
+    topic: Annotated[str | None, typer.Option(help="Only records of this topic.")] = None,
+    rows: Annotated[int, typer.Option(help="Maximum number of records.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List records that could not be applied, the oldest first."""
+    """List dead records, which could not be applied, oldest first."""
     found = _dead(_settings(config, stack), topic=topic, most=rows + 1)
     shown = found[:rows]
     if as_json:
@@ -243,11 +248,11 @@ def list_dead(
 
 @dead_app.command()
 def show(
-    number: Annotated[int, typer.Argument(help="Number of the record.")],
+    number: Annotated[int, typer.Argument(help="Number of the dead record.")],
     config: ConfigFile = None,
     stack: StackName = None,
 ) -> None:
-    """Print one record that could not be applied, with its value, as JSON."""
+    """Print one dead record with its value, as JSON."""
     found = _dead(_settings(config, stack), ids=[number])
     if not found:
         raise InvalidInput(f"no such record: {number}")
@@ -256,9 +261,10 @@ def show(
 
 @dead_app.command()
 def retry(ids: Ids = None, config: ConfigFile = None, stack: StackName = None, as_json: AsJson = False) -> None:
-    """Apply records after all, once what kept them from that is mended.
+    """Apply dead records again, after their cause was repaired.
 
-    A record whose key has a later one in its partition is too late, and is taken out. Exit code 1 if any failed again.
+    A record is too late if a later record of its key is in its partition: it is removed and not applied. Exit code 1 if
+    any record failed again.
     """
     from thresher.capture.retrying import Outcome  # noqa: PLC0415
     from thresher.capture.retrying import retry as retry_dead  # noqa: PLC0415
@@ -276,7 +282,7 @@ def retry(ids: Ids = None, config: ConfigFile = None, stack: StackName = None, a
 
 @dead_app.command()
 def drop(ids: Ids = None, config: ConfigFile = None, stack: StackName = None) -> None:
-    """Remove records that could not be applied: they never will be."""
+    """Remove dead records for good: they are never applied."""
     from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
     from thresher.capture.store.explained import explained  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
@@ -310,7 +316,9 @@ def _milliseconds(to: str) -> int | None:
     try:
         found = datetime.fromisoformat(to)
     except ValueError:
-        raise InvalidInput(f"--to: {shorten(to)} is neither 'earliest' nor a time, as 2026-11-18T02:00:00Z") from None
+        raise InvalidInput(
+            f"--to: {shorten(to)} is neither 'earliest' nor a time, such as 2026-11-18T02:00:00Z"
+        ) from None
     if found.tzinfo is None:
         raise InvalidInput(f"--to: {to} has no time zone: write {to}Z for UTC")
     since_ms = (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
@@ -328,9 +336,9 @@ def _dead(settings: "CaptureSettings", **wanted: Any) -> "list[DeadRecord]":
 
 
 def _wanted(settings: "CaptureSettings", ids: list[int] | None) -> list[int]:
-    """Return the numbers, all of which are there. Raises `InvalidInput`."""
+    """Return the numbers, sorted. Raises `InvalidInput` if none is given, or if one is no dead record."""
     if not ids:
-        raise InvalidInput("which records? Give their numbers")
+        raise InvalidInput("no records were named: give their numbers")
     wanted = sorted(set(ids))
     there = {each.id for each in _dead(settings, ids=wanted)}
     if missing := [each for each in wanted if each not in there]:

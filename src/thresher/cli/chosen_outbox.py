@@ -1,4 +1,4 @@
-"""Which outbox a command is about: what its flags name, and for the rest the file of the outbox's relay or tail."""
+"""Chooses the outbox of a command: by its flags, and for the rest by the file of the outbox's relay or tail."""
 
 import os
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _OUTBOX = "outbox"
 
 OutboxFile = Annotated[
     Path | None,
-    typer.Option("--config", "-c", envvar=_CONFIG, metavar="FILE", help="The file of the outbox's relay or tail."),
+    typer.Option("--config", "-c", envvar=_CONFIG, metavar="FILE", help="YAML file of the outbox's relay or tail."),
 ]
-# As in `options`, without a default: the file may name it.
+# Like those in `options`, but without a default: the file may name outbox and shape.
 AnOutbox = Annotated[
     str | None,
     typer.Option(
@@ -29,13 +29,17 @@ AnOutbox = Annotated[
 ]
 AShape = Annotated[
     Shape | None,
-    typer.Option("--shape", envvar="THRESHER_SHAPE", help="Our own table, goharvest's or Deimos'; or the file's."),
+    typer.Option(
+        "--shape",
+        envvar="THRESHER_SHAPE",
+        help="Layout of the table: our own, goharvest's or Deimos'; by default the file's, or our own.",
+    ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenOutbox:
-    """An outbox and its database. `in_log`: no table holds its messages, and a tail reads them by the slot."""
+    """An outbox and its database. With `in_log`, its messages are in no table: a tail reads them through the slot."""
 
     dsn: str
     table: TableName
@@ -47,8 +51,10 @@ class ChosenOutbox:
 def chosen_outbox(
     config: Path | None, ds: str | None, stack: str | None, outbox: str | None, schema: str | None, shape: Shape | None
 ) -> ChosenOutbox:
-    """Return what is named. A flag goes before the file; a file that only the environment names gives way to a flag
-    for the database. Raises `InvalidInput`."""
+    """Return the outbox that the flags and the file name. Raises `InvalidInput`.
+
+    A flag overrides the file. A file that only the environment names is ignored if a database or a stack is named.
+    """
     if config is not None and (ds or stack) and str(config) == os.environ.get(_CONFIG):
         config = None
     if config is None:
@@ -65,7 +71,7 @@ def chosen_outbox(
 
 
 def _of_file(path: Path, stack: str | None) -> ChosenOutbox:
-    # Only here: without a file, the packages for reading one are not needed.
+    # Imported here: without a file, the packages for reading one are not needed.
     from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
 
     try:
@@ -74,7 +80,7 @@ def _of_file(path: Path, stack: str | None) -> ChosenOutbox:
         try:
             return _of_tail(path, stack)
         except ConfigurationInvalid as no_tail:
-            # Nothing in a file says whose it is: the form that fits better is the one that was meant.
+            # A file does not say whether it is a relay's or a tail's: report the problems of the form that fits better.
             raise min(no_relay, no_tail, key=lambda each: len(each.problems)) from None
 
 
@@ -101,4 +107,4 @@ def _of_tail(path: Path, stack: str | None) -> ChosenOutbox:
 
 
 def _ignore(_: str) -> None:
-    """Leave it to the relay and the tail to tell what in their file has no effect."""
+    """Drop a remark on a key without effect: the relay and the tail report it."""

@@ -1,4 +1,4 @@
-"""`thresher config`: what a relay, a tail or a capture would be told, without starting one."""
+"""`thresher config`: checks or prints the configuration of a relay, a tail or a capture, and starts nothing."""
 
 import contextlib
 import enum
@@ -23,12 +23,12 @@ app = Commands(no_args_is_help=True, help="Check or print a configuration; nothi
 
 File = Annotated[
     Path | None,
-    typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file, in our own form or in goharvest's."),
+    typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file, in our own format or in goharvest's."),
 ]
 
 
 class Pipeline(enum.StrEnum):
-    """Whose configuration it is."""
+    """The pipeline that a configuration is for."""
 
     RELAY = "relay"
     TAIL = "tail"
@@ -37,14 +37,14 @@ class Pipeline(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A configuration that can work: what it is of, in a line and by names, and the functions that it needs."""
+    """A valid configuration: a line for people, facts for scripts, and the functions that it names."""
 
     line: str
     facts: Mapping[str, Any]
     functions: tuple[str, ...]
 
 
-# A key, a path, and the number of its arguments.
+# A key, the import path of a function, and the number of the function's arguments.
 Function = tuple[str, str, int]
 
 
@@ -52,19 +52,20 @@ Function = tuple[str, str, int]
 def check(
     config: File = None,
     pipeline: Annotated[
-        Pipeline | None, typer.Option("--pipeline", help="Whose file it is. Without it, its keys decide.")
+        Pipeline | None,
+        typer.Option("--pipeline", help="The pipeline that the file is for; by default, its keys decide."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong with a configuration, all of it at once; exit code 2 if anything is.
+    """Check a configuration, and report every problem at once; exit code 2 if there is one.
 
-    The environment counts, as for 'thresher run'. Transforms, handlers and decoders are imported, as they are there:
-    from the current directory and Python's path. No server is asked.
+    Environment variables count, as for 'thresher run'. Transforms, handlers and decoders are imported from the current
+    directory and Python's path, as 'thresher run' does. No server is contacted.
     """
-    # Only here: the other commands work without the relay's packages.
+    # Imported here: the other commands work without the relay's packages.
     from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
 
-    # As 'thresher run' finds it, and its workers too.
+    # 'thresher run' and its workers import functions from the current directory too.
     sys.path.insert(0, str(Path.cwd()))
     remarks: list[str] = []
     chosen = pipeline or Pipeline.RELAY
@@ -84,13 +85,13 @@ def check(
         facts = {"pipeline": chosen.value, **checked.facts, "functions": list(checked.functions)}
         emit_json({"works": True, **facts, "problems": [], "remarks": remarks})
     else:
-        emit_text(f"it can work: {checked.line}")
+        emit_text(f"the configuration can work: {checked.line}")
 
 
 @app.command("print")
 def show(config: File = None, as_json: AsJson = False) -> None:
-    """Print the whole configuration of a relay in our own form, with every default and without its secrets."""
-    # Only here: the other commands work without the relay's packages.
+    """Print the whole configuration of a relay in our own format, with every default and without secrets."""
+    # Imported here: the other commands work without the relay's packages.
     import yaml  # noqa: PLC0415
 
     shown = dict(_load(config, note).shown)
@@ -160,7 +161,7 @@ _READERS = {Pipeline.RELAY: _relay, Pipeline.TAIL: _tail, Pipeline.CAPTURE: _cap
 
 
 def _imported(functions: "Callable[[Mapping[str, Any]], list[Function]]", remarks: list[str]) -> "Rule":
-    """Return the rule that functions can be imported: each that is well formed, whatever else is wrong."""
+    """Return the rule that every well-formed function path can be imported, even if other keys have problems."""
     from thresher.config.form import Rule  # noqa: PLC0415
 
     return Rule(
@@ -187,18 +188,18 @@ def _handlers_and_decoders(given: Mapping[str, Any]) -> "list[Function]":
 
 
 def _unusable(functions: "list[Function]", master: str | None, remarks: list[str]) -> "Iterator[Problem]":
-    """Import the functions, and find those that cannot be; where they run elsewhere, only a remark is made."""
+    """Import the functions, and yield a problem for each failure. If executors elsewhere run them, only remark it."""
     from thresher.spark.problem import StepUnusable  # noqa: PLC0415
     from thresher.spark.session.settings import is_local  # noqa: PLC0415
     from thresher.spark.worker.chain import resolve  # noqa: PLC0415
 
     if functions and master is not None and not is_local(master):
         paths = ", ".join(path for _, path, _ in functions)
-        remarks.append(f"{paths}: not imported here, because executors of {master} are to run it")
+        remarks.append(f"{paths}: not imported here, because executors of {master} will run it")
         return
     for key, path, arguments in functions:
         try:
-            # A module may print; standard output is the report's.
+            # An imported module may print, and standard output is for the report.
             with contextlib.redirect_stdout(sys.stderr):
                 resolve(path, arguments=arguments)
         except StepUnusable as error:
@@ -206,7 +207,7 @@ def _unusable(functions: "list[Function]", master: str | None, remarks: list[str
 
 
 def _pipeline_of(config: Path | None, remarks: list[str]) -> Pipeline:
-    """Return whose file it is, by the keys that only one pipeline has; a relay's, unless they say otherwise."""
+    """Return the pipeline that a file is for, by the keys that only one pipeline has. Default: the relay."""
     from thresher.capture.configuration import CaptureForm  # noqa: PLC0415
     from thresher.config.document import read  # noqa: PLC0415
     from thresher.config.setting import keys_of  # noqa: PLC0415
@@ -225,5 +226,5 @@ def _pipeline_of(config: Path | None, remarks: list[str]) -> Pipeline:
         return Pipeline.RELAY
     (owner,) = owners
     own = ", ".join(key for key, pipelines in having.items() if pipelines == [owner])
-    remarks.append(f"checked as the file of a {owner}, by its keys ({own}): --pipeline says otherwise")
+    remarks.append(f"checked as the file of a {owner}, because of its keys ({own}): --pipeline overrides this")
     return owner

@@ -1,4 +1,4 @@
-"""`thresher dead`: the rows that were set aside, to look at, to put back, or to drop."""
+"""`thresher dead`: lists and shows dead rows, which could not be sent, and puts them back or drops them."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -29,14 +29,16 @@ from thresher.db.outbox_store import DeadRow, DeadRows
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.outbox.dead_to_log import replay_to_log
 
-app = Commands(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
+app = Commands(
+    help="List rows that could not be sent, put them back into the outbox, or drop them.", no_args_is_help=True
+)
 
-Ids = Annotated[list[int] | None, typer.Argument(help="Ids of rows.")]
+Ids = Annotated[list[int] | None, typer.Argument(help="Ids of dead rows.")]
 Topic = Annotated[str | None, typer.Option(help="Only rows of this topic.")]
 KindName = Annotated[
     str | None, typer.Option("--kind", metavar="KIND", help=f"Only rows of this kind: {', '.join(Kind)}.")
 ]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
+All = Annotated[bool, typer.Option("--all", help="All dead rows.")]
 
 
 @app.command("list")
@@ -49,10 +51,10 @@ def list_rows(
     shape: AShape = None,
     topic: Topic = None,
     kind: KindName = None,
-    rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
+    rows: Annotated[int, typer.Option(help="Maximum number of rows.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List what was set aside, oldest first."""
+    """List dead rows, oldest first."""
     _require_kind(kind)
     at = chosen_outbox(config, ds, stack, outbox, schema, shape)
     with connect(at.dsn) as connection:
@@ -62,7 +64,7 @@ def list_rows(
         emit_json({"rows": [_plain(row) for row in shown], "more": len(found) > rows})
         return
     table(
-        "Rows that were set aside",
+        "Dead rows",
         ["id", "topic", "key", "bytes", "since", "kind", "attempts", "blocks", "reason"],
         [
             [
@@ -83,12 +85,12 @@ def list_rows(
         rest="'thresher dead show ID'",
     )
     if len(found) > rows:
-        out.print("and more: give more --rows, or choose by --topic or --kind")
+        out.print("there are more: raise --rows, or select by --topic or --kind")
 
 
 @app.command()
 def show(
-    id_: Annotated[int, typer.Argument(metavar="ID", help="Id of the row.")],
+    id_: Annotated[int, typer.Argument(metavar="ID", help="Id of the dead row.")],
     config: OutboxFile = None,
     ds: DataSource = None,
     stack: StackName = None,
@@ -97,12 +99,12 @@ def show(
     shape: AShape = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one row with its content; long values are cut, and whole with --json."""
+    """Show one dead row with its content. Long values are cut; --json shows them whole."""
     at = chosen_outbox(config, ds, stack, outbox, schema, shape)
     with connect(at.dsn) as connection:
         found = _dead(connection, at).show(id_)
     if not found:
-        raise InvalidInput(f"no row {id_} is set aside")
+        raise InvalidInput(f"there is no dead row {id_}")
     for content in found:
         whole = _plain(content.row) | {
             "value": _text(content.value),
@@ -131,18 +133,16 @@ def replay(
     topic: Topic = None,
     kind: KindName = None,
     every: All = False,
-    to_log: Annotated[
-        bool, typer.Option("--to-log", help="The outbox has no table: its messages are in the log alone.")
-    ] = False,
+    to_log: Annotated[bool, typer.Option("--to-log", help="Write to Postgres' log: the outbox has no table.")] = False,
     slot: Annotated[
-        str | None, typer.Option("--slot", help="With --to-log, the tail's slot; thresher_OUTBOX without one.")
+        str | None, typer.Option("--slot", help="With --to-log: the tail's slot; by default thresher_OUTBOX.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put rows back into the outbox under their own ids: a running relay, or a tail, tries them again.
+    """Put dead rows back into the outbox under their own ids, so that a running relay or tail sends them.
 
-    They are new rows then: their creation time is now, and attempts are counted from the start. Of rows that had the
-    same id, after the table was emptied and counted from 1 again, the oldest is put back, and the others the next time.
+    They count as new rows: their create time is now, and attempts are counted from the start. If several dead rows have
+    one id, because the table's ids began at 1 again, the oldest is put back first, and the others by later replays.
     """
     at = chosen_outbox(config, ds, stack, outbox, schema, shape)
     with connect(at.dsn) as connection:
@@ -155,7 +155,7 @@ def replay(
             count = dead.replay(topic=topic, kind=kind, ids=ids or None)
     _tell(count, "row was put back into the outbox", "rows were put back into the outbox", as_json)
     if len(found) > count:
-        note(f"{len(found) - count:,} more had the same ids: replay them once these are sent")
+        note(f"{len(found) - count:,} more have the same ids: replay them when these are sent")
 
 
 @app.command()
@@ -173,9 +173,9 @@ def drop(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove rows for good: they were never sent, and never will be. What they block goes on.
+    """Delete dead rows for good: they were not sent, and never will be. Rows that they block are sent.
 
-    Unless ids name them, it asks first. Rows that are set aside while it asks stay.
+    Without ids, the command asks first. Rows that become dead meanwhile are not deleted.
     """
     _require_kind(kind)
     if asks := not ids and (every or topic is not None or kind is not None) and not yes:
@@ -186,11 +186,11 @@ def drop(
         found = [row.id for row in _chosen(dead, ids, topic, kind, every=every)]
         if ids and (several := sorted({id_ for id_ in found if found.count(id_) > 1})):
             raise InvalidInput(
-                f"several rows had the id {several[0]}: look at them with 'thresher dead show', and name --topic or "
-                "--kind instead; nothing was dropped"
+                f"several dead rows have the id {several[0]}: look at them with 'thresher dead show', and select by "
+                "--topic or --kind instead; nothing was dropped"
             )
         if asks and found:
-            # No transaction is left open while a person thinks.
+            # Keep no transaction open while the user decides.
             connection.commit()
             rows = counted(len(found), f"row of {at.table} that was", f"rows of {at.table} that were")
             require_consent(f"drop {rows} never sent, for good?")
@@ -212,18 +212,18 @@ def _dead(connection: psycopg.Connection[Any], at: ChosenOutbox) -> DeadRows:
 def _chosen(
     dead: DeadRows, ids: list[int] | None, topic: str | None, kind: str | None, *, every: bool
 ) -> list[DeadRow]:
-    """Return the rows that the options name. Nothing named is a mistake, not everything."""
+    """Return the rows that the options select. Raises `InvalidInput` if nothing is selected: that never means all."""
     if not ids and topic is None and kind is None and not every:
-        raise InvalidInput("which rows? Give ids, --topic, --kind or --all")
+        raise InvalidInput("no rows were selected: give ids, --topic, --kind or --all")
     _require_kind(kind)
     found = dead.find(topic=topic, kind=kind, ids=ids or None)
     if missing := sorted(set(ids or []) - {row.id for row in found}):
-        raise InvalidInput(f"not set aside: {', '.join(map(str, missing[:10]))}; nothing was changed")
+        raise InvalidInput(f"no dead rows have the ids {', '.join(map(str, missing[:10]))}; nothing was changed")
     return found
 
 
 def _require_kind(kind: str | None) -> None:
-    """Raise for a kind that no row can have: it would look like a success on nothing."""
+    """Raise for an unknown kind: finding no rows of it would look like a success."""
     if kind is not None and kind not in set(Kind):
         raise InvalidInput(f"--kind {shorten(kind)}: there is no such kind of dead row; there are {', '.join(Kind)}")
 

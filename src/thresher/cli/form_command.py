@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def add_form_command(
     app: typer.Typer, name: str, function: Callable[..., None], form: "Callable[[], type[BaseModel]]"
 ) -> None:
-    """Add a command that calls `function` with its own options and with `flags`: what the flags of the form say.
+    """Add a command that calls `function` with its own options and with `flags`, the values of the form's flags.
 
-    In the help, the form's flags stand behind the function's own options, and before those that are keyword-only.
+    The help lists the function's own options first, then the form's flags, then the function's keyword-only options.
     """
 
     add_lazy_command(
@@ -55,6 +55,6 @@ def _with_flags(function: Callable[..., None], form: "type[BaseModel]") -> Calla
 def _option(flag: "Flag") -> Any:
     names = flag.names
     if flag.value_type is bool:
-        # So that a flag can take back what the environment or the file says.
+        # With --no-NAME, a flag can override a value of the environment or the file.
         names = tuple(f"{name}/--no-{name.removeprefix('--')}" for name in names)
     return Annotated[flag.value_type | None, typer.Option(*names, envvar=flag.variable, help=flag.help)]

@@ -1,4 +1,4 @@
-"""`thresher inbox`: the tables by which repeats are told, and the messages that no handler could process."""
+"""`thresher inbox`: manages the tables by which a consumer recognises repeated messages, and its dead messages."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -17,19 +17,20 @@ from thresher.inbox.inbox import TABLE, Inbox
 from thresher.inbox.schema import check_inbox, create_inbox, inbox_ddl
 
 app = Commands(help="Print, create, check or trim the inbox table.", no_args_is_help=True)
-dead_app = Commands(help="Look at messages that no handler could process, or drop them.", no_args_is_help=True)
+dead_app = Commands(help="List messages that no handler could process, or drop them.", no_args_is_help=True)
 app.add_typer(dead_app, name="dead")
 
 InboxTable = Annotated[
-    str, typer.Option("--inbox", envvar="THRESHER_INBOX", help="Name of the inbox table, taken literally.")
+    str,
+    typer.Option("--inbox", envvar="THRESHER_INBOX", help="Name of the inbox table, case-sensitive, without schema."),
 ]
-Context = Annotated[str | None, typer.Option(help="Only those of this context.")]
-Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of messages.")]
+Context = Annotated[str | None, typer.Option(help="Only messages of this context (application).")]
+Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of dead messages.")]
 
 
 @app.command("print")
 def print_ddl(inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
-    """Print the DDL of the inbox's tables, for your migrations. It can be run again."""
+    """Print the DDL of the inbox's tables, for your migrations. It can be run repeatedly."""
     emit_text(repeatable(inbox_ddl(table_name(inbox, schema))))
 
 
@@ -37,7 +38,7 @@ def print_ddl(inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
 def create(
     ds: DataSource = None, stack: StackName = None, inbox: InboxTable = TABLE, schema: SchemaName = None
 ) -> None:
-    """Create the inbox's tables; do nothing if usable ones are there already."""
+    """Create the inbox's tables; do nothing if usable ones exist already."""
     name = table_name(inbox, schema)
     with connect(resolve_dsn(ds, stack)) as connection:
         made = create_inbox(connection, name)
@@ -52,7 +53,7 @@ def check(
     schema: SchemaName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what keeps the table from telling repeats; exit code 1 if anything does."""
+    """Check whether the table can serve as an inbox; exit code 1 if it cannot."""
     name = table_name(inbox, schema)
     with connect(resolve_dsn(ds, stack)) as connection:
         problems = check_inbox(connection, name)
@@ -70,18 +71,18 @@ def check(
 
 @app.command()
 def trim(
-    older_than_days: Annotated[float, typer.Option(help="Remove rows that are older.", min=0.0)],
+    older_than_days: Annotated[float, typer.Option(help="Remove rows older than this.", min=0.0)],
     ds: DataSource = None,
     stack: StackName = None,
     inbox: InboxTable = TABLE,
     schema: SchemaName = None,
-    batch_rows: Annotated[int, typer.Option(help="Rows that are removed in one transaction.", min=1)] = 10_000,
+    batch_rows: Annotated[int, typer.Option(help="Rows to remove per transaction.", min=1)] = 10_000,
     as_json: AsJson = False,
 ) -> None:
     """Remove the rows of messages that were processed long ago.
 
-    A message that comes again after its row is gone is processed again: keep rows for longer than your topics keep
-    their records.
+    A message that is delivered again after its row was removed is processed again: keep rows for longer than your
+    topics keep their records.
     """
     entered = Inbox(inbox, schema=schema)
     with connect(resolve_dsn(ds, stack)) as connection:
@@ -100,10 +101,10 @@ def list_dead(
     inbox: InboxTable = TABLE,
     schema: SchemaName = None,
     context: Context = None,
-    rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
+    rows: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List messages that were set aside, the oldest first."""
+    """List dead messages, oldest first."""
     with connect(resolve_dsn(ds, stack)) as connection:
         found = dead_messages(connection, table_name(inbox, schema), context=context, most=rows + 1)
     shown = found[:rows]
@@ -111,7 +112,7 @@ def list_dead(
         emit_json({"messages": [_plain(message) for message in shown], "more": len(found) > rows})
         return
     table(
-        "Messages that were set aside",
+        "Dead messages",
         ["number", "context", "id", "record", "since", "attempts", "reason"],
         [
             [
@@ -139,9 +140,9 @@ def drop(
     inbox: InboxTable = TABLE,
     schema: SchemaName = None,
 ) -> None:
-    """Remove messages that were set aside: they were not processed, and never will be."""
+    """Remove dead messages for good: they were not processed, and never will be."""
     if not ids:
-        raise InvalidInput("which messages? Give their numbers")
+        raise InvalidInput("no messages were named: give their numbers")
     name = table_name(inbox, schema)
     ids = sorted(set(ids))
     with connect(resolve_dsn(ds, stack)) as connection:

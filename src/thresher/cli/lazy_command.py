@@ -1,4 +1,4 @@
-"""A command that is listed with its help, and made when it is called.
+"""A command that is listed with its help, and built only when it is called.
 
 The other commands work without the packages that it imports.
 """
@@ -13,13 +13,13 @@ from thresher.cli.layout.help_page import Commands
 
 
 def add_lazy_command(app: typer.Typer, name: str, help_: str | None, make: Callable[[], typer.Typer]) -> None:
-    """Add the command, or the group of commands, that the application returned by `make` is."""
+    """Add a command, or a group of commands. `make` builds its application when it is called."""
 
     class LazyCommand(TyperCommand):
-        """Stands for the command in the list of commands."""
+        """The placeholder in the list of commands."""
 
         def made(self) -> Any:
-            """Return the command itself."""
+            """Build the command."""
             return typer.main.get_command(make())
 
         def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -31,7 +31,7 @@ def add_lazy_command(app: typer.Typer, name: str, help_: str | None, make: Calla
 
 
 def only_command(name: str, function: Callable[..., None]) -> typer.Typer:
-    """Return an application that is one command."""
+    """Return an application that consists of one command."""
     app = Commands()
     app.command(name)(function)
     return app

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean."""
+"""Options that several commands share, and the database connection that they name."""
 
 import os
 from typing import Annotated, Any
@@ -24,18 +24,24 @@ DataSource = Annotated[
         "--data-source",
         envvar=_DS_VARIABLES,
         show_envvar=True,
-        help="Data source: a Postgres connection string or URL. Without one, the running local stack is used.",
+        help="Postgres connection string or URL; by default that of the running local stack.",
     ),
 ]
 OutboxTable = Annotated[
-    str, typer.Option("--outbox", envvar="THRESHER_OUTBOX", help="Name of the outbox table, taken literally.")
+    str,
+    typer.Option(
+        "--outbox", envvar="THRESHER_OUTBOX", help="Name of the outbox table, case-sensitive, without schema."
+    ),
 ]
 SchemaName = Annotated[
     str | None,
-    typer.Option("--schema", envvar="THRESHER_SCHEMA", help="Its schema; without one, the search_path decides."),
+    typer.Option(
+        "--schema", envvar="THRESHER_SCHEMA", help="Schema of the table; by default, the search_path decides."
+    ),
 ]
 TableShape = Annotated[
-    Shape, typer.Option("--shape", envvar="THRESHER_SHAPE", help="Our own table, goharvest's or Deimos'.")
+    Shape,
+    typer.Option("--shape", envvar="THRESHER_SHAPE", help="Layout of the table: our own, goharvest's or Deimos'."),
 ]
 
 
@@ -46,14 +52,14 @@ class DatabaseUnreachable(ThresherError):  # noqa: N818
 
 
 class AccessRefused(ThresherError):  # noqa: N818
-    """The database knows no such role, or no such password: somebody has to act."""
+    """The database refuses the role or the password: a person has to act."""
 
     exit_code = 4
 
 
 def named_dsn(given: str | None) -> str | None:
-    """Return the connection string that was given, or that is in the file that the environment names."""
-    # The command line does not say which of them it took.
+    """Return the given connection string, or the content of the file that the environment names; None without both."""
+    # Typer does not say whether a value is from the flag or from a variable.
     source = next((name for name in _DS_VARIABLES if given and os.environ.get(name) == given), "--ds")
     for variable in ("THRESHER_DS_FILE", "THRESHER_DATA_SOURCE_FILE"):
         if not given and (path := os.environ.get(variable)):
@@ -72,9 +78,9 @@ def named_dsn(given: str | None) -> str | None:
 
 
 def resolve_dsn(given: str | None, stack: str | None = None) -> str:
-    """Return the connection string that was named, or that of the local stack; never guess further.
+    """Return the connection string that was named, or that of the local stack. Raises `InvalidInput` without both.
 
-    A stack that is named goes before the environment; together with a flag for the database it is refused.
+    A named stack overrides the environment. A named stack together with a flag for the database is refused.
     """
     if stack is not None:
         require_no_flag(given)
@@ -89,7 +95,7 @@ def resolve_dsn(given: str | None, stack: str | None = None) -> str:
 
 
 def require_no_flag(ds: str | None) -> None:
-    """Raise where a flag names a database besides the stack. What the environment says gives way to the stack."""
+    """Raise if a flag names a database, although a stack is named. A stack overrides the environment."""
     if ds is not None and ds not in {os.environ.get(name) for name in _DS_VARIABLES}:
         raise InvalidInput("--ds and --stack both name the database: leave one of them out")
 

@@ -23,14 +23,14 @@ from thresher.core.errors import InvalidInput
 from thresher.devstack.jars import Progress as FetchProgress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 _UNLIMITED = 100_000
-# How many letters of a value are shown to people.
+# The most characters of a value that are shown to people.
 _SHOWN = 1_000
 
 _mask: Callable[[str], str] = str
@@ -38,13 +38,13 @@ _log: logging.Logger | None = None
 
 
 def tell_by(log: logging.Logger | None) -> None:
-    """Tell people by the log from now on, where every line has to be JSON; with none, in plain text again."""
+    """Write messages for people to this log from now on, so that every line is JSON; None: as plain text again."""
     global _log  # noqa: PLW0603 - one standard error, one way to write to it
     _log = log
 
 
 def hide(mask: Callable[[str], str]) -> None:
-    """Pass everything that is told on standard error through `mask` from now on, tracebacks included."""
+    """Pass all text for standard error through `mask` from now on, tracebacks included."""
     global _mask  # noqa: PLW0603 - one standard error, one mask
     _mask = mask
 
@@ -73,7 +73,7 @@ def emit_text(text: str) -> None:
 
 
 def result(text: str) -> None:
-    """Print a result that is for people only: a line of the log where that has to be JSON."""
+    """Print a result for people; after `tell_by`, write it to the log."""
     if _log is not None:
         _log.info(text)
     else:
@@ -81,7 +81,7 @@ def result(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Tell a person something that is not the result."""
+    """Tell people something that is not the result."""
     if _log is not None:
         _log.info(text)
     else:
@@ -89,7 +89,7 @@ def note(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Tell a person why it did not work."""
+    """Tell people why the command failed."""
     if _log is not None:
         _log.error("it ends: %s", text)
     else:
@@ -97,14 +97,14 @@ def complain(text: str) -> None:
 
 
 def require_terminal(what: str) -> None:
-    """Raise where nobody can be asked."""
+    """Raise if there is no terminal on which to ask."""
     if not sys.stdin.isatty():
         raise InvalidInput(f"{what} asks first, and there is no terminal to ask on: add --yes; nothing was changed")
 
 
 def require_consent(question: str) -> None:
     """Ask on the terminal, and leave the command with exit code 1 unless the answer is yes."""
-    # On standard error: the library's own prompt leaves a blank on standard output.
+    # On standard error: Typer's own prompt writes a blank to standard output.
     err.print(escape(f"{question} [y/N] "), end="")
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         note("nothing was changed")
@@ -117,15 +117,15 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def beginning(value: object) -> str:
-    """Return a value as people are shown it: how it begins, and how long it is; nothing for None."""
+    """Return a value for people. A long one is cut, and its length is added; None becomes an empty text."""
     text = "" if value is None else str(value)
     if len(text) <= _SHOWN:
         return text
-    return f"{text[:_SHOWN]}… ({len(text):,} letters: --json shows all)"
+    return f"{text[:_SHOWN]}… ({len(text):,} characters: --json shows all)"
 
 
 def sentence(text: str) -> None:
-    """Print a result for people, in lines that are broken between words where there is a width."""
+    """Print a result for people, wrapped between words to the width of the terminal, if any."""
     width = _width()
     for line in [text] if width is None else textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
         typer.echo(line)
@@ -140,31 +140,31 @@ def table(
     shortened: Collection[str] = (),
     rest: str = "a wider terminal",
 ) -> None:
-    """Print a table as a result, each row on one line; see `fitting` for what is left out where it is too wide.
+    """Print a table as a result, one line for each row. Columns that do not fit are left out, as `fitting` says.
 
-    `rest` is what shows the columns that are left out. Into a file or a pipe everything is printed.
+    `rest` names what shows the columns that are left out. To a file or a pipe, all columns are printed.
     """
     found = fitted(columns, rows, width=_width(), importance=importance, shortened=shortened)
     shown = Table(*found.columns)
     for row in found.rows:
         shown.add_row(*map(escape, row))
     out.print(f"[bold]{escape(title)}[/]")
-    # A console of its own, because a table gives way to the width of its console.
+    # A separate console, because Rich shrinks a table to the width of its console.
     wide = Console(highlight=False, emoji=False)
     wide.width = max(wide.width, wide.measure(shown, options=wide.options.update(width=_UNLIMITED)).maximum)
     wide.print(shown, crop=False)
     if found.left_out:
-        note(f"without {', '.join(found.left_out)}, for which there is no room: {rest} shows them")
+        note(f"left out, because the terminal is too narrow: {', '.join(found.left_out)}; {rest} shows them")
 
 
 def _width() -> int | None:
-    """Return the width that lines have to fit; None where nobody looks at them as they are."""
+    """Return the width that lines have to fit; None if there is neither a terminal nor COLUMNS."""
     return out.width if out.is_terminal or os.environ.get("COLUMNS") else None
 
 
 @contextlib.contextmanager
 def fetching() -> Iterator[FetchProgress]:
-    """Show the download of the broker, if there is one."""
+    """Show the progress of Kafka's download, if there is one."""
     columns = (TextColumn("fetching Kafka, once"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[jar]}"))
     with Progress(*columns, console=err, transient=True) as progress:
         task = None
@@ -180,7 +180,7 @@ def fetching() -> Iterator[FetchProgress]:
 
 @contextlib.contextmanager
 def working(what: str, total: int | None) -> Iterator[Progress]:
-    """Show a bar with a rate; without a total it only moves; the caller updates task 0 with `completed` and `rate`."""
+    """Show a progress bar with a rate. `total` may be None. The caller updates task 0 with `completed` and `rate`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

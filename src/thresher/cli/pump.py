@@ -1,4 +1,4 @@
-"""`thresher pump`: fills an outbox with records, as fast or as slow as asked."""
+"""`thresher pump`: the load generator, which fills an outbox with records at a chosen rate."""
 
 import dataclasses
 import os
@@ -38,20 +38,25 @@ def pump(
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     topic: Annotated[str, typer.Option(help="Kafka topic of the records.")] = "pump",
-    blank: Annotated[bool, typer.Option("--blank", help="Records without a value (tombstones).")] = False,
-    value_size: Annotated[int, typer.Option(help="Bytes of a value.")] = 100,
-    transaction: Annotated[int, typer.Option(help="Records in a transaction.")] = 20,
+    blank: Annotated[bool, typer.Option("--blank", help="Write records without a value (tombstones).")] = False,
+    value_size: Annotated[int, typer.Option(help="Size of each value, in bytes.")] = 100,
+    transaction: Annotated[int, typer.Option(help="Records per transaction.")] = 20,
     rollback: Annotated[float, typer.Option(help="Share of transactions that are rolled back, 0 to 1.")] = 0.0,
-    writers: Annotated[int, typer.Option(help="Writers, a process and a connection each.")] = 1,
+    writers: Annotated[int, typer.Option(help="Number of writers, each with its own process and connection.")] = 1,
     own_keys: Annotated[
-        bool, typer.Option("--own-keys/--shared-keys", help="Each key belongs to one writer, or to all.")
+        bool,
+        typer.Option(
+            "--own-keys/--shared-keys", help="Whether each key belongs to one writer, or all writers share all keys."
+        ),
     ] = False,
-    skew: Annotated[float, typer.Option(help="Zipf exponent of the keys: 0 all alike, 1 a few hot ones.")] = 0.0,
+    skew: Annotated[
+        float, typer.Option(help="Zipf exponent of the keys: 0 for equal shares, 1 for a few hot keys.")
+    ] = 0.0,
     varied: Annotated[
         float,
         typer.Option(
-            help="Share of records without a key, and of those with more headers, a partition and a timestamp of their "
-            "own, 0 to 1."
+            help="Share of records without a key, and also of records with more headers, with a partition and with a "
+            "timestamp, 0 to 1."
         ),
     ] = 0.0,
     rate: Annotated[
@@ -61,12 +66,12 @@ def pump(
         Path | None, typer.Option(help="Append every transaction and its outcome to this JSON lines file.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same load.")] = 0,
-    patience: Annotated[float, typer.Option(help="Seconds to wait for a database that went away.")] = 30.0,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for a database that is not available.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Fill the outbox with records. Ctrl-C stops after the current transactions.
 
-    The exit code is 0 also where some transactions ended unknown (a lost connection): the summary counts them.
+    The exit code is 0 even if the outcome of some transactions is unknown (lost connection): the summary counts them.
     """
     plan = Plan(
         dsn=ds or "", records=records, keys=keys, table=outbox, schema=schema, shape=shape, topic=topic, blank=blank,
@@ -76,7 +81,7 @@ def pump(
     )  # fmt: skip
     plan = dataclasses.replace(plan, dsn=resolve_dsn(ds, stack))
     if history is not None:
-        HistoryWriter(history, plan.run).close()  # a file that cannot be written is better known now
+        HistoryWriter(history, plan.run).close()  # fails now if the file cannot be written
     with connect(plan.dsn) as connection:
         check = check_schema(connection, table_name(outbox, schema), shape)
     if not check.usable:
@@ -97,7 +102,7 @@ def pump(
 
 
 def run(plan: Plan) -> Tally:
-    """Run a plan with a progress bar; SIGINT and SIGTERM stop it gracefully."""
+    """Run a plan with a progress bar. SIGINT and SIGTERM stop it after the current transactions."""
     fleet = Fleet(plan)
     with (
         stopped_by_signals(fleet.stop, lambda _status: fleet.stop()),
@@ -114,7 +119,7 @@ def run(plan: Plan) -> Tally:
 
 
 def belonging(plan: Plan, *, given_ds: str | None, stack: str | None, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield which topic and which history belong together, and how to check them when the relay has done its part."""
+    """Yield the topic and the history of the run, and the command that checks them when the rows are relayed."""
     yield f"run {plan.run} wrote to the topic {plan.topic}" + (
         f"; its history is in {plan.history}"
         if plan.history is not None
@@ -126,7 +131,7 @@ def belonging(plan: Plan, *, given_ds: str | None, stack: str | None, environmen
     if stack is not None:
         command += ["--stack", stack]
     elif given_ds is not None:
-        # What the environment says, verify finds there too. A flag is not repeated: it may hold a password.
+        # 'verify' reads the same environment. A flag's value is not repeated: it may hold a password.
         if given_ds not in {environment.get("THRESHER_DS"), environment.get("THRESHER_DATA_SOURCE")}:
             command += ["--ds", "DATA_SOURCE"]
         if not environment.get("THRESHER_BOOTSTRAP"):

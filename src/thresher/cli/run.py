@@ -1,4 +1,4 @@
-"""`thresher run`: the relay as a program, from a file, the environment and flags."""
+"""`thresher run`: runs a relay, configured by a file, the environment and flags."""
 
 import logging
 import os
@@ -28,27 +28,30 @@ def form() -> "type[RelayForm]":
 
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
+        Path | None,
+        typer.Option(
+            "--config", "-c", envvar="THRESHER_CONFIG", help="YAML file. Environment variables and flags override it."
+        ),
     ] = None,
     stack: StackName = None,
     *,
     flags: Mapping[str, Any],
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: the same as --log-level debug.")] = False,
 ) -> None:
-    """Relay the outbox to Kafka in order per key, exactly or at least once, until SIGINT or SIGTERM.
+    """Relay the outbox to Kafka, in order per key, exactly once or at least once, until SIGINT or SIGTERM.
 
-    Of several that are started with one name, one leads and the others wait for their turn, unless --election is none:
-    then the newest leads. The first signal finishes what is open, the second does not wait. Exit codes: 0 stopped as
-    asked, 1 it failed and may be started again, 2 the configuration cannot work, 3 superseded by a newer relay of the
-    same name (do not restart), 4 somebody has to act: password, permission, missing table, another's progress topic.
+    Several processes may run under one name: one leads, the others stand by. With --election none, the newest leads.
+    The first signal finishes open transactions, the second does not wait. Exit codes: 0 stopped as asked, 1 failed: may
+    be restarted, 2 invalid configuration, 3 superseded by a newer relay of the same name: do not restart, 4 a person
+    has to act: password, permission, missing table, progress topic of another relay.
     """
-    # Only here: the other commands work without the relay's packages.
+    # Imported here: the other commands work without the relay's packages.
     from thresher.cli.serving import pages_shown  # noqa: PLC0415
     from thresher.harvest.configuration import load  # noqa: PLC0415
     from thresher.harvest.harvest import Harvest  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
 
-    # A transform in the directory where it was started is found by the workers too.
+    # The workers import transforms from the current directory too.
     sys.path.insert(0, str(Path.cwd()))
     given = with_stack(flags, stack)
     overrides = {**given, "log_level": "debug"} if verbose else given

@@ -1,4 +1,4 @@
-"""`thresher schema`: the outbox table's DDL, printed, applied or compared with what is there."""
+"""`thresher schema`: prints the DDL of the outbox table, creates the table, or checks an existing one."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated
@@ -28,7 +28,7 @@ from thresher.relay.names import companions
 
 TopicLock = Annotated[
     bool,
-    typer.Option("--topic-lock", help="The table of locks and the index that coordination 'topic-lock' needs, too."),
+    typer.Option("--topic-lock", help="Include the lock table and the index that 'coordination: topic-lock' needs."),
 ]
 
 app = Commands(help="Print, create or check the outbox table.", no_args_is_help=True)
@@ -41,31 +41,31 @@ def print_ddl(
     shape: TableShape = Shape.THRESHER,
     relay: Annotated[
         bool,
-        typer.Option("--relay", help="The relay's and the archive's tables too, for where they may not make them."),
+        typer.Option("--relay", help="Include the tables of relay and archive, if they may not create them."),
     ] = False,
     topic_lock: TopicLock = False,
     relay_role: Annotated[
         str | None,
-        typer.Option("--relay-role", metavar="ROLE", help="Grant this role what a relay needs. With --relay."),
+        typer.Option("--relay-role", metavar="ROLE", help="Grant this role the rights of a relay. Needs --relay."),
     ] = None,
     writer_role: Annotated[
-        str | None, typer.Option("--writer-role", metavar="ROLE", help="Grant this role what a writer needs.")
+        str | None, typer.Option("--writer-role", metavar="ROLE", help="Grant this role the rights of a writer.")
     ] = None,
     operator_role: Annotated[
         str | None,
         typer.Option(
-            "--operator-role", metavar="ROLE", help="Grant this role what 'thresher dead' needs. With --relay."
+            "--operator-role", metavar="ROLE", help="Grant this role the rights of 'thresher dead'. Needs --relay."
         ),
     ] = None,
-    grants: Annotated[bool, typer.Option("--grants", help="The grants alone: the tables are there already.")] = False,
+    grants: Annotated[bool, typer.Option("--grants", help="Print the grants alone: the tables exist already.")] = False,
 ) -> None:
     """Print the DDL of the outbox table, for your migrations; with --relay, all tables and the grants.
 
-    It can be run again: what is there already stays as it is. Without the names of roles, the grants are comments.
+    The DDL can be run repeatedly: existing tables stay as they are. Grants to roles without a name are comments.
     """
     for flag, role in (("--relay-role", relay_role), ("--operator-role", operator_role)):
         if role is not None and not (relay or grants):
-            raise InvalidInput(f"{flag}: the tables that it is granted come with --relay, so give both, or --grants")
+            raise InvalidInput(f"{flag} needs --relay, which prints the tables that are granted, or --grants")
     name = table_name(outbox, schema)
     if not grants:
         emit_text(repeatable("\n".join(_ddl(name, shape, relay=relay, topic_lock=topic_lock))))
@@ -91,7 +91,7 @@ def _ddl(name: TableName, shape: Shape, *, relay: bool, topic_lock: bool) -> Ite
 
 
 def _emit_grants(title: str, grants: Iterable[str], *, named: bool) -> None:
-    """Print statements; as comments, where no role was named."""
+    """Print grants; as comments, if no role was named."""
     emit_text("\n".join([f"-- {title}", *(grant if named else f"-- {grant}" for grant in grants)]))
 
 
@@ -104,7 +104,7 @@ def create(
     shape: TableShape = Shape.THRESHER,
     topic_lock: TopicLock = False,
 ) -> None:
-    """Create the outbox table; do nothing if a usable one is there already."""
+    """Create the outbox table; do nothing if a usable one exists already."""
     name = table_name(outbox, schema)
     with connect(resolve_dsn(ds, stack)) as connection:
         made = create_schema(connection, name, shape)
@@ -122,7 +122,7 @@ def check(
     shape: TableShape = Shape.THRESHER,
     as_json: AsJson = False,
 ) -> None:
-    """Say what differs between the table and its shape; exit code 1 if that breaks a guarantee."""
+    """Compare the table with its expected layout; exit code 1 if a difference breaks a guarantee."""
     name = table_name(outbox, schema)
     with connect(resolve_dsn(ds, stack)) as connection:
         outcome = check_schema(connection, name, shape)

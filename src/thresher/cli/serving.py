@@ -1,4 +1,4 @@
-"""Shows the pages of a service at an address, for as long as its program runs."""
+"""Serves the status pages of a service over HTTP while its program runs."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ logger = logging.getLogger("thresher")
 def pages_shown(
     service: Service, at: tuple[str, int] | None, *, by_default: bool, config: Path | None = None
 ) -> Iterator[None]:
-    """Show the pages there; None for nowhere. `by_default`: nobody chose the port, and another one will do.
+    """Serve the pages at this address; None: not at all. With `by_default`, a free port is used if this one is in use.
 
     Meanwhile 'thresher status' finds the process, also by the file `config` that it was started with.
     """
@@ -42,9 +42,11 @@ def _server(host: str, port: int, board: StatusPages, *, by_default: bool) -> Se
         server = Server(host, port, board.pages)
     except OSError as error:
         if not by_default:
-            raise InvalidInput(f"status: {host}:{port} cannot be listened on: {error}") from error
+            raise InvalidInput(f"status: cannot listen on {host}:{port}: {error}") from error
         server = Server(host, 0, board.pages)
-        logger.warning("%s:%d is taken: ask with 'thresher status --at %s:%d'", host, port, host, server.port)
+        logger.warning(
+            "%s:%d is in use: this process answers to 'thresher status --at %s:%d'", host, port, host, server.port
+        )
     logger.info(
         "status at http://%s:%d/status", host, server.port, extra={"pages": sorted(board.pages), "port": server.port}
     )

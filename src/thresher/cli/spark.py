@@ -1,4 +1,4 @@
-"""`thresher spark`: what the engine needs on a cluster."""
+"""`thresher spark`: prepares Spark clusters for the engine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, err, note
 
-app = Commands(help="Run pipelines on a Spark cluster.", no_args_is_help=True)
+app = Commands(help="Prepare a Spark cluster for pipelines.", no_args_is_help=True)
 
 
 @app.command()
@@ -24,7 +24,7 @@ def pack(
     Ship it with `--archives FILE.tar.gz#environment` and PYSPARK_PYTHON=./environment/bin/python, or the same in
     SparkOptions. The executors' machines need the same Python at the same path.
     """
-    # Only here: the other commands work without it.
+    # Imported here: the other commands work without it.
     from thresher.spark.session.environment import pack as write  # noqa: PLC0415
 
     with err.status(f"packing {target}"):

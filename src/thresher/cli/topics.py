@@ -1,4 +1,4 @@
-"""`thresher topics`: how the topics of an outbox stand that relays share by locks, and into how many parts each is."""
+"""`thresher topics`: lists the topics of an outbox that relays share by topic locks, or splits one into parts."""
 
 import os
 from contextlib import closing
@@ -15,7 +15,9 @@ from thresher.cli.stack.choosing import StackName, with_stack
 if TYPE_CHECKING:
     from thresher.relay.settings import Settings
 
-app = Commands(help="Look at topics that are shared by locks, or split one.", no_args_is_help=True)
+app = Commands(
+    help="List the topics of relays that share an outbox by topic locks, or split a topic.", no_args_is_help=True
+)
 
 File = Annotated[Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="The relay's YAML file.")]
 _MOST_TOPICS = 1_000
@@ -23,7 +25,7 @@ _MOST_TOPICS = 1_000
 
 @app.command("list")
 def list_topics(config: File = None, stack: StackName = None, as_json: AsJson = False) -> None:
-    """List topics that have pending rows, are locked, or rest after an error; the longest wait first."""
+    """List topics that have pending rows, are locked, or are paused after an error; the longest wait first."""
     from thresher.delivery.names import visitor  # noqa: PLC0415
     from thresher.relay.store import driver_store_of  # noqa: PLC0415
 
@@ -60,15 +62,15 @@ def list_topics(config: File = None, stack: StackName = None, as_json: AsJson = 
 @app.command()
 def split(
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    parts: Annotated[int, typer.Argument(help="Into how many parts, by key.", min=1, max=64)],
+    parts: Annotated[int, typer.Argument(help="Number of parts, by key.", min=1, max=64)],
     config: File = None,
     stack: StackName = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the topic's locks.", min=0)] = 60.0,
 ) -> None:
-    """Lock a topic in another number of parts, for all relays of the outbox.
+    """Change the number of parts in which a topic is locked, for all relays of the outbox.
 
-    The topic's locks are taken, and what was published is settled, before the number changes. Then relays that were
-    told the old number end, and say so: change split_topics in their configuration and start them again.
+    The command takes the topic's locks and settles published rows before it changes the number. Then relays that are
+    configured with the old number end with an error: change split_topics in their configuration and restart them.
     """
     from thresher.core.errors import InvalidInput, shorten  # noqa: PLC0415
     from thresher.core.topic_name import is_topic  # noqa: PLC0415
@@ -89,5 +91,5 @@ def _settings(config: Path | None, stack: str | None) -> "Settings":
     loaded = load(config, with_stack({}, stack), os.environ, warn=note)
     hide(loaded.secrets.mask)
     if loaded.settings.coordination is not Coordination.TOPIC_LOCK:
-        raise InvalidInput("this relay has a leader: only one with 'coordination: topic-lock' has locks of topics")
+        raise InvalidInput("this relay has a leader: only a relay with 'coordination: topic-lock' has topic locks")
     return loaded.settings

@@ -1,4 +1,4 @@
-"""`thresher verify`: holds a history against what readers get from Kafka, and says what is lost, invented, repeated."""
+"""`thresher verify`: compares a history with the records in Kafka, and reports lost, invented and repeated ones."""
 
 import math
 import os
@@ -41,7 +41,7 @@ _FIGURES = {
     "read": "records read",
     "repeated": "of them repeats, as allowed",
     "other_runs": "of them of other runs, not judged",
-    "dead": "rows set aside as dead",
+    "dead": "dead rows",
     "pending": "rows still in the outbox",
     "longest_silence_seconds": "longest time without a delivery, in seconds",
     "lost": "lost",
@@ -54,7 +54,7 @@ _FIGURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where a verification looks; without a `dsn` it leaves the database alone."""
+    """The servers that a verification reads; without a `dsn`, it does not read the database."""
 
     bootstrap: str
     topics: Sequence[str]
@@ -68,13 +68,13 @@ def verify(
     history: Annotated[
         list[Path],
         typer.Option(
-            help="The history that 'thresher pump --history' wrote; several are judged together.",
+            help="History that 'thresher pump --history' wrote; several are checked together.",
             exists=True,
             dir_okay=False,
         ),
     ],
     bootstrap: Annotated[
-        str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka, as HOST:PORT[,HOST:PORT…].")
+        str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka's brokers, as HOST:PORT[,HOST:PORT…].")
     ] = None,
     topic: Annotated[list[str] | None, typer.Option(help="Topics to read; by default those of the history.")] = None,
     ds: Annotated[
@@ -84,8 +84,8 @@ def verify(
             "--data-source",
             envvar=["THRESHER_DS", "THRESHER_DATA_SOURCE"],
             show_envvar=True,
-            help="Data source of the outbox, to look for pending and dead rows too. Without it and --bootstrap, the "
-            "running local stack is used for both.",
+            help="Postgres connection string or URL, to read pending and dead rows too. Without --ds and --bootstrap, "
+            "the running local stack is used.",
         ),
     ] = None,
     stack: StackName = None,
@@ -93,25 +93,29 @@ def verify(
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     kafka: Annotated[list[str] | None, typer.Option(help="A property of the Kafka client, as key=value.")] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait until nothing is pending or missing, topics too.")] = 0.0,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait at most while rows are pending or records or topics are missing.")
+    ] = 0.0,
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Allow repeats that directly follow their original.")
     ] = False,
-    allow_dead: Annotated[int, typer.Option(help="Rows that may be set aside as dead.", min=0)] = 0,
+    allow_dead: Annotated[int, typer.Option(help="Number of rows that may be dead.", min=0)] = 0,
     transformed: Annotated[
-        bool, typer.Option("--transformed", help="A transform changes records: compare only their identities.")
+        bool,
+        typer.Option("--transformed", help="Compare only the identities of records, because a transform changes them."),
     ] = False,
     alone: Annotated[
-        bool, typer.Option("--alone", help="Nothing else wrote to the topics: a record of another run is a phantom.")
+        bool,
+        typer.Option("--alone", help="Report records of other runs as phantoms: nothing else wrote to the topics."),
     ] = False,
-    examples: Annotated[int, typer.Option(help="Examples to show of each fault.", min=0)] = 5,
+    examples: Annotated[int, typer.Option(help="Number of examples to show of each fault.", min=0)] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Check that a load arrived: nothing lost, invented, repeated, out of order or altered. Run it after the load.
+    """Check that the records of 'thresher pump' arrived: none lost, invented, repeated, out of order or altered.
 
-    Records that a pump of another run has written to the same topics are counted, and not judged: give the history of
-    that run for them. The exit code is 1 if there is a fault, if more rows are dead than may be, if rows are still
-    pending, or if no row was committed.
+    Run it after the pump has ended. Records that other runs of the pump wrote to the same topics are counted and not
+    checked: give the histories of those runs too. Exit code 1 if there is a fault, if more rows are dead than allowed,
+    if rows are still pending, or if no row was committed.
     """
     if not 0 <= wait < math.inf:
         raise InvalidInput(f"--wait {wait}: a number of seconds, 0 or more")
@@ -146,12 +150,11 @@ def judge(
     other_runs: bool = False,
     examples: int = 5,
 ) -> Verdict:
-    """Look until nothing is pending or lost, or the time is up; return what was seen last.
+    """Read until no row is pending or lost, or until the time is up; return the last verdict.
 
-    The topics are not read while rows are known to be pending, except at the end. A topic that is not there yet is
-    waited for.
+    The topics are not read while rows are known to be pending, except at the end. A missing topic is waited for.
     """
-    # Only here: the other commands work without the broker's client.
+    # Imported here: the other commands work without Kafka's client.
     from thresher.testing.reading import TopicMissing, read_topics  # noqa: PLC0415
 
     ours = {name for transaction in transactions for name in transaction.identities()}
@@ -198,7 +201,7 @@ def _held(sources: Sources) -> "Held":
 
 
 def _servers(bootstrap: str | None, ds: str | None, stack: str | None) -> tuple[str, str | None]:
-    """Return the brokers and the database to look at, as given, or the local stack's where nothing was."""
+    """Return the brokers and the database that were given; if none was, those of the local stack."""
     if stack is not None:
         require_no_flag(ds)
         if bootstrap not in {None, os.environ.get("THRESHER_BOOTSTRAP")}:

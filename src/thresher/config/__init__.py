@@ -1,1 +1,1 @@
-"""Configuration for any form: YAML, environment, flags, secrets, one report; flags and docs are made from the form."""
+"""Reads any configuration form from YAML, environment and flags; generates its flags, variables and docs table."""

@@ -1,4 +1,4 @@
-"""The table of a form's settings for a page of the docs, in Markdown, and its place between two marks on the page."""
+"""Generates the Markdown table of a form's settings, and puts it between two marks on a page of the docs."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -20,7 +20,7 @@ def table_of(form: type[BaseModel], keys: Collection[str] | None = None) -> str:
 
 
 def with_table(page: str, form: type[BaseModel], keys: Collection[str] | None = None) -> str:
-    """Return the page with the form's table between its marks. Raises `ValueError` where it has no marks."""
+    """Return the page with the form's table between its marks. Raises `ValueError` if the page has no marks."""
     marked = re.compile(rf"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
     if marked.search(page) is None:
         raise ValueError(f"the page has no place for the table: {BEGIN} and {END} are missing")

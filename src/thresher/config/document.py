@@ -1,4 +1,4 @@
-"""Reads a YAML file as it was meant: keys with values, and no key twice."""
+"""Reads a YAML file of keys with values. A key that is given twice is an error."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ from thresher.config.problem import ConfigurationInvalid
 
 
 class _Twice(yaml.constructor.ConstructorError):
-    """A key that was given before."""
+    """A key is given twice."""
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, but two equal keys are an error: PyYAML lets the last one win."""
+    """PyYAML's safe loader, but a repeated key is an error. PyYAML itself takes the last one."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -42,7 +42,7 @@ def read(path: Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigurationInvalid(f"{path}{where}: not YAML: {_reason(error)}") from None
     except (ValueError, RecursionError):
-        # A date that is none, a number that is too long, a tree that is too deep.
+        # An impossible date, a number that is too long, a tree that is too deep.
         raise ConfigurationInvalid(f"{path} cannot be read: a value in it is malformed") from None
     if found is None:
         return {}
@@ -51,7 +51,7 @@ def read(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
-# A text in quotes, as the parser writes one; and a character, a sign of the language, or what it calls an end.
+# A quoted text in a parser's message; and the quoted texts that cannot be a value: one character, or an end token.
 _QUOTED = re.compile(r"""(['"])((?:\\.|(?!\1).)*)\1""")
 _SINGLE = re.compile(r"\\?.|\\x..|<[a-z ]+>")
 
@@ -60,5 +60,5 @@ def _reason(error: yaml.YAMLError) -> str:
     reason = str(getattr(error, "problem", None) or "malformed")
     if isinstance(error, _Twice):
         return reason
-    # A text in quotes may be a secret that should have been in quotes itself.
+    # A quoted text may be a part of a secret, whose own quotes are missing in the file.
     return _QUOTED.sub(lambda found: found[0] if _SINGLE.fullmatch(found[2]) else "it", reason)

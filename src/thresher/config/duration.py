@@ -1,4 +1,4 @@
-"""Go's durations, such as 5s, 100ms or 1m30s, which goharvest's file has."""
+"""Parses Go's durations, such as 5s, 100ms or 1m30s, for files in goharvest's format."""
 
 import re
 from decimal import Decimal
@@ -19,9 +19,9 @@ _MOST = 2**63 - 1
 
 
 def seconds_of(given: object) -> float:
-    """Return the seconds that a duration stands for; a bare whole number is nanoseconds, as in Go.
+    """Return a duration in seconds. A bare whole number is in nanoseconds, as in Go.
 
-    Raises `ValueError` for a text that Go would not read, and for a negative duration.
+    Raises `ValueError` for a text that Go cannot parse, and for a negative duration.
     """
     if isinstance(given, int) and not isinstance(given, bool):
         nanoseconds = Decimal(given)

@@ -1,9 +1,9 @@
 """The environment variables of a form.
 
-1. Every key has one, `THRESHER_<KEY>`. Lists are separated by blanks, and an empty variable says nothing.
-2. A section's variable holds `property=value`, separated by blanks. Each property of a Kafka client has a variable of
-   its own besides: `THRESHER_KAFKA_SASL_PASSWORD` is `sasl.password` of `kafka`.
-3. With `_FILE` behind it, the variable of a secret or of a client's property names a file that holds the value.
+1. Every key has the variable `THRESHER_<KEY>`. Items of a list are separated by blanks. An empty variable is ignored.
+2. The variable of a section holds `property=value` pairs, separated by blanks. Each property of a Kafka client also has
+   its own variable: `THRESHER_KAFKA_SASL_PASSWORD` is `sasl.password` of `kafka`.
+3. For secrets and for properties of Kafka clients, a variable with the suffix `_FILE` names a file with the value.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ _FILE = "_FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variables:
-    """What the environment says in the form's keys, the problems, and the remarks."""
+    """The values from the environment by the form's keys, with problems and remarks."""
 
     keys: dict[str, Any] = field(default_factory=dict, repr=False)
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
     def put(self, variable: str, value: Any, key: str, name: str | None = None) -> None:
-        """Note the value of a key, or of a property of it; a second variable for the same is a problem."""
+        """Set the value of a key, or of one of its properties. A second variable for the same value is a problem."""
         place, last = (self.keys, key) if name is None else (self.keys.setdefault(key, {}), name)
         if last in place:
             what = key if name is None else f"{key}.{name}"
-            self.problems.append((variable, f"there is another variable for {what}: one of them has to go"))
+            self.problems.append((variable, f"another variable sets {what} too: remove one of them"))
         place[last] = value
 
 
@@ -47,7 +47,7 @@ def from_environment(form: type[BaseModel], environment: Mapping[str, str]) -> V
     for variable, value in sorted(environment.items()):
         if not variable.startswith(PREFIX) or not value:
             continue
-        # As the names of keys, in whatever case.
+        # Like the names of keys, in any case.
         rest = variable.removeprefix(PREFIX).upper()
         of_file = by_variable.get(rest.removesuffix(_FILE)) if rest.endswith(_FILE) else None
         client = by_variable.get(rest.partition("_")[0])
@@ -66,7 +66,7 @@ def from_environment(form: type[BaseModel], environment: Mapping[str, str]) -> V
 
 
 def variable_of(setting: Setting | Shorthand) -> str:
-    """Return the environment variable that people are told of."""
+    """Return the environment variable that help and docs show."""
     return PREFIX + (setting.variables[0] if isinstance(setting, Setting) else setting.name.upper())
 
 
@@ -89,6 +89,6 @@ def _property(variable: str, value: str, section: str, found: Variables) -> None
     elif suffix.endswith(_FILE) and (name := in_environment(suffix.removesuffix(_FILE))) is not None:
         found.put(variable, {"file": value}, section, name)
     else:
-        # Kubernetes puts the addresses of its services there, under names that may look like ours.
+        # Only a remark: Kubernetes sets variables with the addresses of services, whose names may look like ours.
         known = [f"{PREFIX}{section}_{each}".upper().replace(".", "_") for each in PROPERTIES]
         found.remarks.append(f"{variable} is not read: Kafka's clients have no such property{nearest(variable, known)}")

@@ -1,6 +1,6 @@
-"""The command-line flags of a form, as values: a command line makes its options of them, and gives their values back.
+"""Generates the command-line flags of a form as values, and turns the flags' values into the form's keys.
 
-Nothing is imported here that parses command lines.
+The module imports no parser of command lines: the caller makes its options from the flags.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _TYPES: dict[Kind, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """One flag: its value is a key's, or, with `property_name`, one property's of a section."""
+    """One flag: it sets a key, or, with `property_name`, one property of a section."""
 
     # An identifier, unique within the form.
     name: str
@@ -49,9 +49,9 @@ def flags_of(form: type[BaseModel]) -> tuple[Flag, ...]:
 
 
 def keys_from(flags: Sequence[Flag], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the values of flags, by name, say in the form's keys. A flag that is absent says None.
+    """Return the values of the form's keys, from the values of flags by name. An absent flag has the value None.
 
-    Raises `InvalidInput` for a property without its value.
+    Raises `InvalidInput` for a property without a value.
     """
     keys: dict[str, Any] = {}
     for flag in flags:
@@ -61,7 +61,7 @@ def keys_from(flags: Sequence[Flag], values: Mapping[str, Any]) -> dict[str, Any
         elif flag.property_name is not None:
             keys.setdefault(flag.key, {}).update({flag.property_name: value} if value is not None else {})
         else:
-            # No list at all is not an empty one.
+            # An absent flag has an empty list, which must not override the file.
             keys[flag.key] = (value or None) if flag.kind is Kind.LIST else value
     return keys
 

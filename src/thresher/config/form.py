@@ -1,7 +1,7 @@
-"""The form: a pydantic model with the keys of one part, their bounds, and rules between keys.
+"""The form: a pydantic model with the configuration keys of one pipeline, their bounds, and rules between keys.
 
-A rule is asked only where each key that it names could be read, so that one mistake is reported once. `fill_in` always
-returns a form: a key with a problem has its default there. A form with problems must not be used for more than rules.
+A rule is checked only if all keys that it names are valid, so that one mistake is reported once. `fill_in` always
+returns a form, in which a key with a problem has its default. A form with problems may be used for rules only.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,20 +19,20 @@ SINGLE_VALUE = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A check between keys. It gets the form and the keys that were given, by name."""
+    """A check between keys. `problems` gets the form and the given values by key."""
 
     keys: frozenset[str]
     problems: Callable[[Any, Mapping[str, Any]], Iterator[Problem]]
 
 
 class Form(BaseModel):
-    """The base of every form: no key besides those declared, and no value in an error."""
+    """The base of every form: undeclared keys are refused, and errors contain no value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
-        """Return what keys must agree on."""
+        """Return the rules between keys."""
         return ()
 
     @field_validator("*", mode="before")
@@ -56,7 +56,7 @@ def _as_list(value: object) -> object:
 
 def _single_values(given: object) -> object:
     if not isinstance(given, Mapping):
-        raise ValueError(NO_PROPERTIES)  # noqa: TRY004 - pydantic takes this one
+        raise ValueError(NO_PROPERTIES)  # noqa: TRY004 - pydantic reports only ValueError
     lists = [str(name) for name, value in given.items() if isinstance(value, list | tuple)]
     wrong = [str(name) for name, value in given.items() if not isinstance(value, SINGLE_VALUE | list | tuple)]
     problems = [f"{', '.join(wrong)}: a single value is needed"] if wrong else []
@@ -67,12 +67,12 @@ def _single_values(given: object) -> object:
 
 
 def lower_case(value: object) -> object:
-    """Let a text be written in any case."""
+    """Return a text in lower case, and anything else unchanged."""
     return value.lower() if isinstance(value, str) else value
 
 
 def off_is_text(value: object) -> object:
-    """Take back that YAML reads a bare `off` as false."""
+    """Return `off` for false: YAML reads a bare `off` as false."""
     return "off" if value is False else value
 
 
@@ -84,10 +84,10 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 def fill_in(
     form: type[FormT], given: Mapping[str, Any], *, troubled: Collection[str] = (), rules: Sequence[Rule] = ()
 ) -> tuple[FormT, list[Problem]]:
-    """Return the form, as far as it can be filled in, and all that is wrong with what was given.
+    """Return the form with all valid values, and every problem of the given values.
 
-    Keys in `troubled` have a problem that is reported elsewhere: nothing is concluded from their absence. `rules` are
-    asked besides those of the form.
+    Keys in `troubled` have a problem that is reported elsewhere: they are not reported as missing. `rules` are checked
+    in addition to those of the form.
     """
     wrong: set[str] = set()
     problems: list[Problem] = []

@@ -1,4 +1,4 @@
-"""Functions that a configuration names by import path, `package.module:function`: workers import them from there."""
+"""Functions that a configuration names by import path, `package.module:function`, so that workers can import them."""
 
 import re
 from typing import Annotated
@@ -11,12 +11,12 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def is_function_path(given: object) -> bool:
-    """Whether it is of the form package.module:function."""
+    """Whether a value is of the form package.module:function."""
     return isinstance(given, str) and _PATH.fullmatch(given) is not None
 
 
 def function_paths_in(given: object) -> list[str]:
-    """Return those that are well formed, of one or of a list, whatever the others are."""
+    """Return the well-formed paths of a value or a list of values. Malformed ones are left out."""
     return [each for each in _all_of(given) if isinstance(each, str) and is_function_path(each)]
 
 
@@ -41,10 +41,10 @@ def _well_formed(given: object) -> list[object]:
 
 def _path_of(function: object) -> str:
     path = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
-    # No worker finds a lambda, a function within a function, or one of the program that was started.
+    # A worker cannot import a lambda, a nested function, or a function of the main program.
     findable = is_function_path(path) and not path.startswith("__main__:")
     return path if findable else "module:function"
 
 
-# A key that names functions: one, or a list. Every one that is malformed is told.
+# The type of a key that names a function or a list of functions. Every malformed path is reported.
 FunctionPaths = Annotated[tuple[str, ...], BeforeValidator(_well_formed)]

@@ -1,7 +1,7 @@
-"""Checks a form's sections of librdkafka properties, by asking the client itself. No server is asked.
+"""Checks a form's sections of librdkafka properties with librdkafka itself. No server is contacted.
 
-The client judges each property alone, so that every mistake is named, and then all of them together. A property that
-the form's owner sets itself, because a guarantee rests on it, is refused.
+librdkafka checks each property alone, so that every mistake is reported, and then all of them together. A property
+that the pipeline sets itself, because a guarantee depends on it, is refused.
 """
 
 import logging
@@ -18,11 +18,11 @@ from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
 from thresher.kafka.property import PROPERTIES, plain
 
-# A client that is debugged writes to standard error, unless it has a logger. Nobody debugs a trial.
+# With the property `debug`, a client without a logger writes to standard error. This logger drops it.
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 SERVERS = frozenset({"bootstrap.servers", "metadata.broker.list"})
-# Read when a client is made: our words for a missing file are plainer than the client's.
+# Files that a client reads when it is created. We check them first: our message is plainer than librdkafka's.
 _FILES = frozenset(
     {"ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"}
 )
@@ -32,16 +32,16 @@ _ADDRESS = re.compile(r"(\w+://)?(\[[0-9a-fA-F:.%]+\]|[^\s:/,\[\]]+)(:[0-9]{1,5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSections:
-    """The sections of a form whose properties go to one kind of client. The first one names the broker.
+    """The sections of a form whose properties are checked together. The first section names the broker.
 
-    Where the form has a key of its own for the broker, `servers_key` is that key, and the sections must not name it.
+    If the form has its own key for the broker, `servers_key` is that key, and the sections must not name the broker.
     """
 
     sections: tuple[str, ...]
-    # Properties that a configuration may not change, and why, for a form.
+    # Properties that a configuration may not set, and the reason, which may depend on the form.
     guarded: Set[str]
     guarded_because: Callable[[Any], str]
-    # All properties of a producer that has these ones.
+    # Returns all properties of a producer, from the configured ones.
     producer: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     servers_key: str | None = None
 
@@ -67,7 +67,7 @@ class KafkaSections:
         given = getattr(form, section)
         servers = str(given.get("bootstrap.servers", ""))
         if not given:
-            # Whether the section itself is needed, its form declares.
+            # The form declares whether the section itself is required.
             return
         if not servers:
             yield section, "'bootstrap.servers' is missing: where is the broker?"
@@ -81,7 +81,7 @@ class KafkaSections:
 
     def _agree(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
         given = {name: (section, value) for section, name, value in self._properties_of(form)}
-        # Without servers, so that nothing is connected to.
+        # Without servers, so that the client connects to nothing.
         trial = {
             name: value
             for name, (_section, value) in given.items()
@@ -105,27 +105,27 @@ class KafkaSections:
 
 
 def wrong_servers(servers: str) -> str:
-    """Return the problem that a list of brokers has; nothing if it has none."""
+    """Return the problem of a list of brokers; an empty text if there is none."""
     if all(_ADDRESS.fullmatch(part.strip()) for part in servers.split(",")):
         return ""
     return "HOST:PORT is needed, or several, separated by commas"
 
 
 def with_one_name_for_servers(given: dict[str, Any]) -> dict[str, Any]:
-    """Return properties with `bootstrap.servers` under that name. Raises `ValueError` where both names are given."""
+    """Return properties with `bootstrap.servers` for both its names. Raises `ValueError` if both names are given."""
     if "metadata.broker.list" not in given:
         return given
     if "bootstrap.servers" in given:
-        raise ValueError("bootstrap.servers and metadata.broker.list are the same: one of them has to go")
+        raise ValueError("bootstrap.servers and metadata.broker.list are the same: remove one of them")
     return {"bootstrap.servers" if name in SERVERS else name: value for name, value in given.items()}
 
 
 def wrong_alone(name: str, value: Any) -> str:
-    """Return the problem that a property has whatever the others are; nothing if it has none."""
+    """Return the problem of a property by itself; an empty text if there is none."""
     if name in _FILES and value != "probe" and not Path(str(value)).exists():
         return f"there is no file {shorten(value)}"
     try:
-        # The second property is refused for certain, so that no client is made.
+        # The second property does not exist, so that no client is created.
         Producer({name: value, _NO_PROPERTY: ""})
     except KafkaException as error:
         why = str(error.args[0].str())
@@ -133,7 +133,7 @@ def wrong_alone(name: str, value: Any) -> str:
             return ""
         if why.startswith("No such"):
             return no_such_key(name, PROPERTIES)
-        # The client repeats values, and may repeat them in part: a secret could be at the wrong place.
+        # librdkafka repeats values, perhaps in part, and a secret may be at the wrong place.
         return re.sub(r'^Invalid value ".*" for', "this is no value for", why, flags=re.DOTALL)
     except (TypeError, ValueError) as error:
         return str(error)

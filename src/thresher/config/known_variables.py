@@ -1,7 +1,7 @@
-"""The environment variables that Thresher reads, in whatever command: so that a misspelt one is noticed.
+"""The environment variables that any command of Thresher reads, so that a misspelt one is noticed.
 
-They are listed in `variables.txt`, which `maintenance/variables.py` writes from the forms and the commands: to know
-them here costs no import of either. Kafka's properties, which have variables too, are not among them.
+They are listed in `variables.txt`, which `maintenance/variables.py` generates from the forms and the commands. So this
+module imports neither. The variables of Kafka properties are not listed.
 """
 
 import re
@@ -13,9 +13,9 @@ from thresher.config.report import nearest
 
 PREFIX = "THRESHER_"
 _SECTIONS = ("KAFKA_", "PRODUCER_", "CONSUMER_")
-# The addresses of a service whose name begins with thresher, as Kubernetes has them.
+# Variables that Kubernetes sets for the addresses of a service whose name begins with thresher.
 _OF_KUBERNETES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)")
-# Names that people try, which are far from ours.
+# Names that people try, and that are too different from ours for `nearest`.
 _OTHER_WORDS = {
     "BROKER": "BOOTSTRAP",
     "BROKERS": "BOOTSTRAP",
@@ -37,10 +37,10 @@ def known_variables() -> frozenset[str]:
 
 
 def misspelt(variable: str, unset: Collection[str] = ()) -> str | None:
-    """Return what to say of a variable with our prefix that nothing reads; None of all others.
+    """Return a remark on a variable with our prefix that is not read; None for any other variable.
 
-    `unset` are the names that the part reads and that are not set: a name of another part may be meant for one of them.
-    The addresses of a service, which Kubernetes puts under such names, are not meant for us.
+    `unset` are the variables that the command reads and that are not set: a variable of another command may be meant
+    for one of them. Variables that Kubernetes sets for the addresses of a service get no remark.
     """
     name = variable.removeprefix(PREFIX).upper()
     if not variable.startswith(PREFIX) or name.startswith(_SECTIONS) or _OF_KUBERNETES.fullmatch(name):
@@ -50,6 +50,6 @@ def misspelt(variable: str, unset: Collection[str] = ()) -> str | None:
         return f"{variable} is not read{' here' if known else ''}, did you mean '{PREFIX}{meant}'?"
     if known:
         return None
-    # Without the prefix, which would make all of them alike.
+    # Compare without the prefix, which would make all names similar.
     near = nearest(name, known_variables()).replace("'", f"'{PREFIX}", 1)
     return f"{variable} is not read{near or _LISTED}"

@@ -1,7 +1,7 @@
-"""From layers to a form: a file, then the environment, then flags, each overriding the one before, key by key.
+"""Fills in a form from a file, then the environment, then flags. Each layer overrides the one before, key by key.
 
-`load` is all that a form without a past needs. A part with other file formats translates first, and calls `complete`.
-Every problem is in one `ConfigurationInvalid`, with no value of a secret; nothing is started.
+`load` is enough for most forms. A pipeline with another file format translates the file first, and calls `complete`.
+One `ConfigurationInvalid` reports every problem, without secrets; nothing is started.
 """
 
 import logging
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed(Generic[FormT]):
-    """A form that can work, the keys that were given, the secrets, and all of it for people."""
+    """A valid form, with the keys that were given, the secrets, and the values for people."""
 
     form: FormT = field(repr=False)
     given: frozenset[str]
     secrets: Secrets
-    # As a file could have it: with every default, and without secrets.
+    # All keys as in a file, with every default and without secrets.
     shown: Mapping[str, Any] = field(repr=False)
 
 
@@ -43,9 +43,9 @@ def load(
     warn: Callable[[str], object] = logger.warning,
     rules: Sequence[Rule] = (),
 ) -> Completed[FormT]:
-    """Read and check a configuration. `flags` holds None where a flag is absent; `warn` is told of every remark.
+    """Read and check a configuration. An absent flag is None in `flags`; `warn` gets every remark.
 
-    `rules` are asked besides those of the form. Raises `ConfigurationInvalid` with every problem.
+    `rules` are checked in addition to those of the form. Raises `ConfigurationInvalid` with every problem.
     """
     variables = from_environment(form, environment)
     given = {key: value for key, value in (read(path) if path is not None else {}).items() if value is not None}
@@ -57,9 +57,9 @@ def load(
 
 
 def lay_over(form: type[Form], given: dict[str, Any], layer: Mapping[str, Any]) -> list[Problem]:
-    """Override what is given by what a layer says. Sections are overridden property by property.
+    """Override the given values by those of a layer. Sections are overridden property by property.
 
-    Returns the sections that had no properties before: a layer must not cover a mistake.
+    Returns a problem for each overridden section that was no mapping: a layer must not hide a mistake.
     """
     sections = sections_of(form)
     covered: list[Problem] = []
@@ -83,11 +83,12 @@ def complete(
     name_of: Callable[[str], str] = str,
     rules: Sequence[Rule] = (),
 ) -> Completed[FormT]:
-    """Read the files that are named, check every key and rule, and return the form.
+    """Read the secret files that are named, check every key and rule, and return the form.
 
-    `problems` were found before; keys in `troubled` are among them, and are not missed besides. `remarks` on variables
-    are in the report too: one may be misspelt. `name_of` returns the name under which a key was given. `rules`
-    are asked besides those of the form. Raises `ConfigurationInvalid` with every problem.
+    `problems` were found before; the keys in `troubled` have such a problem, and are not reported as missing. `remarks`
+    on variables are added to the report, because a misspelt variable may be the cause. `name_of` returns the name under
+    which a key was given. `rules` are checked in addition to those of the form. Raises `ConfigurationInvalid` with
+    every problem.
     """
     values = dict(given)
     files = read_files(form, values)

@@ -1,10 +1,10 @@
-"""The level of the log, as a form has it."""
+"""The log level, as a configuration names it."""
 
 import enum
 
 
 class LogLevel(enum.StrEnum):
-    """The least that is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"

@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration."""
+"""The error of an invalid configuration."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -13,5 +13,5 @@ class ConfigurationInvalid(PipelineProblem, InvalidInput):
 
     def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
-        # The problems one by one, each a key and the reason, where they have keys.
+        # The problems one by one, each with its key and the reason, if they have keys.
         self.problems = tuple(problems)

@@ -1,4 +1,4 @@
-"""Properties as flags have them, `property=value`. Imports no pydantic: every command may use it."""
+"""Parses the `property=value` pairs of flags. Imports no pydantic, so that every command can use it."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from thresher.core.errors import InvalidInput, shorten
 
 
 def properties(given: Sequence[str] | None, flag: str) -> dict[str, str]:
-    """Return the properties with their values. Raises `InvalidInput` with the flag's name, and with no value."""
+    """Return the properties with their values. Raises `InvalidInput`, which names the flag and contains no value."""
     pairs = [each.partition("=") for each in given or ()]
-    # A value may be a secret: only the text before the sign is repeated, and nothing where there is no sign.
+    # A value may be a secret: repeat only the text before the =, and nothing if there is no =.
     if wrong := [shorten(name) if sign else "one without =" for name, sign, _ in pairs if not (name and sign)]:
         raise InvalidInput(f"{flag}: key=value is expected, not {', '.join(wrong)}")
     return {name.strip(): value for name, _, value in pairs}

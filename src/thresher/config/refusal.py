@@ -1,6 +1,6 @@
-"""The words for a value that a key cannot take: what is needed, and what was given, if that cannot be a secret.
+"""The reason why a value is refused: what is needed, and what was given, if that cannot be a secret.
 
-A password at the wrong place must not be repeated: of a text, only what reads as a number is shown.
+A password at the wrong place must not be repeated: a text is shown only if it looks like a number.
 """
 
 import re
@@ -21,12 +21,12 @@ _NEEDED = {
     Kind.LIST: "a text or a list of them",
 }
 _OUT_OF_BOUNDS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
-# Perhaps with a unit: 5s, 10 %, 1,000.
+# It may have a unit: 5s, 10 %, 1,000.
 _LIKE_A_NUMBER = re.compile(r"[-+]?[0-9.,_]{1,12} ?[a-zA-Z%]{0,3}")
 
 
 def why_refused(setting: Setting, error: Mapping[str, Any]) -> str:
-    """Return why a key's value was refused, from pydantic's error of it. A validator of ours has its own words."""
+    """Return why a key's value was refused, from pydantic's error. The message of our own validators is kept."""
     if error["type"] == "value_error":
         return str(error["msg"]).removeprefix("Value error, ")
     given = error["input"]
@@ -36,13 +36,13 @@ def why_refused(setting: Setting, error: Mapping[str, Any]) -> str:
         return f"{one_of(setting.choices)} is needed{nearest(str(given), setting.choices)}"
     if error["type"] in _OUT_OF_BOUNDS:
         return f"{range_text(setting.bounds)} is needed, not {_shown(given)}"
-    # Of a list, one item.
+    # The error is about one item of a list.
     kind = Kind.TEXT if len(error["loc"]) > 1 else setting.kind
     return f"{_NEEDED[kind]} is needed, not {_shown(given)}" if kind in _NEEDED else NO_PROPERTIES
 
 
 def needs_a_number(setting: Setting, value: object) -> str:
-    """Return why a key of numbers cannot have a switch's value, which Python takes for 0 or 1; nothing if it can."""
+    """Return why true or false is refused for a number, although Python takes them for 1 and 0; else an empty text."""
     if not isinstance(value, bool) or setting.kind not in {Kind.WHOLE_NUMBER, Kind.NUMBER}:
         return ""
     return f"{_NEEDED[setting.kind]} is needed, not {_shown(value)}"

@@ -1,16 +1,16 @@
-"""The one report of all that is wrong with a configuration: key, reason, nearest key; no value that could be secret."""
+"""The one report of all problems of a configuration: key, reason, nearest key, and no value that could be secret."""
 
 import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-# A key, and what is wrong with it.
+# A key and the reason.
 Problem = tuple[str, str]
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """Return the words that name the nearest known key, or nothing if none is near."""
-    # Case and separators do not count: dataSource is near data_source.
+    """Return a question that names the most similar known key; an empty text if none is similar."""
+    # Ignore case and separators: dataSource is similar to data_source.
     bare = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
     near = difflib.get_close_matches(re.sub(r"[\W_]", "", key).lower(), bare, 1, 0.7)
     return f", did you mean {bare[near[0]]!r}?" if near else ""

@@ -1,7 +1,7 @@
-"""The secrets of a configuration: read from files where it names some, and found among its other values.
+"""The secrets of a configuration: reads those in files, and finds those among the other values.
 
-A setting with the mark `Secret` and every property of a Kafka client may be `{file: /path}`. Whatever a file held is a
-secret; of other values, passwords in connection strings and URLs and properties whose names say so.
+A setting with the mark `Secret` and every property of a Kafka client may be `{file: /path}`. The content of such a file
+is a secret. So are passwords in connection strings and URLs, and properties with the name of a secret.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from thresher.core.secrets import Secrets, Unreadable, is_secret, read_secret, s
 
 @dataclass(frozen=True, slots=True)
 class SecretFiles:
-    """The files that were named, by key; their contents; and those that could not be read."""
+    """The named files by key, their contents, and problems of files that could not be read."""
 
     paths: dict[str, Any] = field(default_factory=dict)
     contents: list[str] = field(default_factory=list, repr=False)
     problems: list[Problem] = field(default_factory=list)
 
     def content(self, key: str, value: Any) -> Any:
-        """Return what the file holds that a value names, or the value itself if it names none."""
+        """Return the content of the file that a value names, or the value itself if it names no file."""
         if not isinstance(value, Mapping) or set(value) != {"file"}:
             return value
         self.paths[key] = value["file"]
@@ -38,7 +38,7 @@ class SecretFiles:
 
 
 def read_files(form: type[BaseModel], given: dict[str, Any]) -> SecretFiles:
-    """Put the contents of files in the place of their names."""
+    """Replace each named file in `given` by its content."""
     files = SecretFiles()
     for setting in settings_of(form):
         key, value = setting.key, given.get(setting.key)
@@ -50,7 +50,7 @@ def read_files(form: type[BaseModel], given: dict[str, Any]) -> SecretFiles:
 
 
 def secrets_of(form: type[BaseModel], given: Mapping[str, Any], files: SecretFiles) -> Secrets:
-    """Return every secret of what was given, also where it is malformed."""
+    """Return every secret among the given values, even in a malformed configuration."""
     found = list(files.contents)
     for setting in settings_of(form):
         value = given.get(setting.key)
@@ -64,7 +64,7 @@ def secrets_of(form: type[BaseModel], given: Mapping[str, Any], files: SecretFil
 
 
 def without_secrets(form: type[BaseModel], shown: Mapping[str, Any], files: SecretFiles) -> dict[str, Any]:
-    """Return a filled-in form for people: secrets are masked, and files stand by their names."""
+    """Return the values of a form for people: secrets are masked, and files are shown by their paths."""
     result = dict(shown)
     for setting in settings_of(form):
         key = setting.key

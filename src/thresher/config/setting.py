@@ -1,10 +1,10 @@
 """A setting, declared once: as a field of a pydantic form, with default, bounds, description and the marks below.
 
 1. `settings_of` reads the fields. Flags, environment variables, the table in the docs and the search for secrets are
-   made from its answer; nothing is declared a second time.
-2. Every field has a default, so that an absent key is reported together with every other problem; `Required` says that
-   the default is not enough.
-3. The first sentence of a description is the help of the flag; the table has the whole of it.
+   generated from its result.
+2. Every field has a default, so that a missing key is reported together with all other problems. The mark `Required`
+   makes a key mandatory.
+3. The first sentence of a description is the help of the flag; the table has the whole description.
 """
 
 import enum
@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Mark: the flags of a setting, and its environment variable without prefix, where they are not made of its key."""
+    """Mark: flags of a setting, and its environment variable without prefix, that are not derived from its key."""
 
     flags: tuple[str, ...] = ()
     variable: str | None = None
@@ -28,21 +28,21 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class DefaultText:
-    """Mark: the words for a default that is worked out later, or elsewhere."""
+    """Mark: the description of a default that is computed later."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """Mark: a value is needed; the report says why."""
+    """Mark: a value is required; the report gives the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """Mark: a text that a file may hold. `secrets_in` finds the secrets in it, `shown` leaves them out."""
+    """Mark: a text that may be in a file. `secrets_in` finds the secrets in it, `shown` returns it without them."""
 
     secrets_in: Callable[[str], Iterable[str]]
     shown: Callable[[str], str]
@@ -50,9 +50,9 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Mark: properties with values, which files, environment and flags set one by one.
+    """Mark: properties with values. The file, the environment and flags can set each property by itself.
 
-    Each property of a Kafka client has a variable of its own, and may be read from a file.
+    Each property of a Kafka client has its own variable, and may be read from a file.
     """
 
     of_kafka_client: bool = False
@@ -68,7 +68,7 @@ class Shorthand:
 
 
 class Kind(enum.Enum):
-    """How a value is written in a flag."""
+    """The type of a setting's value, as a flag takes it."""
 
     TEXT = enum.auto()
     WHOLE_NUMBER = enum.auto()
@@ -83,7 +83,7 @@ _KINDS = {bool: Kind.SWITCH, int: Kind.WHOLE_NUMBER, float: Kind.NUMBER}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The least and the most that a number may be, if any; `above` and `below` are not allowed themselves."""
+    """The bounds of a number, if any. `least` and `most` are allowed values; `above` and `below` are not."""
 
     least: float | None = None
     above: float | None = None
@@ -93,7 +93,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a form declares of one key."""
+    """The declaration of one key."""
 
     key: str
     kind: Kind
@@ -102,7 +102,7 @@ class Setting:
     default_text: str | None
     choices: tuple[str, ...]
     bounds: Bounds
-    # Upper case, without prefix: the first is shown to people.
+    # In upper case, without prefix. Help and docs show the first.
     variables: tuple[str, ...]
     flags: tuple[str, ...]
     required: Required | None
@@ -129,7 +129,7 @@ def sections_of(form: type[BaseModel]) -> tuple[str, ...]:
 
 def _setting(key: str, info: Any) -> Setting:
     if info.is_required():
-        raise TypeError(f"{key}: a setting needs a default; mark it Required if that is not enough")
+        raise TypeError(f"{key}: a setting needs a default; mark it Required if a value must be given")
     if not info.description:
         raise TypeError(f"{key}: a setting needs a description")
     names = _mark(info, Names) or Names()
@@ -177,7 +177,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _alone(annotation: Any) -> Any:
-    """Return a type without its None."""
+    """Return the type of an optional one."""
     if get_origin(annotation) not in {Union, types.UnionType}:
         return annotation
     rest = [each for each in get_args(annotation) if each is not types.NoneType]

@@ -1,4 +1,4 @@
-"""The words for a setting, which the help of its flag and its row in the docs share."""
+"""The descriptions of a setting's values, for the help of its flag and its row in the docs."""
 
 import enum
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ def first_sentence(setting: Setting) -> str:
 
 
 def one_of(choices: Sequence[str]) -> str:
-    """Return choices as a sentence has them: a, b or c."""
+    """Return choices as words: a, b or c."""
     return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
 
 
 def range_text(bounds: Bounds, *, thousands: str = "") -> str:
-    """Return the words for bounds; nothing if there are none."""
+    """Return the description of bounds; an empty text if there are none."""
     low, high = bounds.least, bounds.most
     if low is not None and high is not None:
         return f"{number(low, thousands)} to {number(high, thousands)}"
@@ -26,7 +26,7 @@ def range_text(bounds: Bounds, *, thousands: str = "") -> str:
 
 
 def default_text(setting: Setting, *, thousands: str = "") -> str:
-    """Return the words for the default; nothing where there is none."""
+    """Return the description of the default; an empty text if there is none."""
     default = setting.default
     if setting.default_text is not None or default is None or setting.kind in {Kind.LIST, Kind.SECTION}:
         return setting.default_text or ""
@@ -38,7 +38,7 @@ def default_text(setting: Setting, *, thousands: str = "") -> str:
 
 
 def number(value: float, thousands: str = "") -> str:
-    """Return a number as people write it, with a separator between thousands."""
+    """Return a number for people, with a separator between thousands."""
     if not float(value).is_integer():
         return f"{value:g}"
     return f"{int(value):,}".replace(",", thousands)

@@ -1,6 +1,6 @@
-"""The relay as its users meet it: configuration, election, engine and relay wired together, with one life cycle.
+"""The relay's public interface: configuration, election, engine and relay, wired together with one life cycle.
 
-Names are looked up when they are asked for: a module of this package costs what it imports itself, and no Spark.
+Names are imported when they are first used, so that importing one module of this package does not import Spark.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Reads a relay's configuration: a YAML file, then the environment, then flags, each overriding the one before.
 
-The file is in our own form, or in goharvest's, which is translated first. Every problem is named in one message,
-with its key, the reason and the nearest key, and with no value of a secret; nothing is started.
+The file is in our own format or in goharvest's, which is translated first. One message reports every problem, with its
+key, the reason and the nearest key, and without secrets; nothing is started.
 """
 
 import logging
@@ -32,24 +32,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """All that a relay needs to know."""
+    """The complete configuration of a relay."""
 
     settings: Settings
     election: ElectionSettings
     policy: Policy
     status: tuple[str, int] | None
-    # The port was not chosen by anybody: another one will do.
+    # The port is the default: another free port may be used.
     status_by_default: bool
     spark: SparkOptions
-    # How long a leader may be without progress.
+    # Seconds without progress after which a leader steps down.
     step_down_seconds: float
-    # How often a meter is read.
+    # Seconds between two readings of the throughput.
     metrics_seconds: float
     log_format: LogFormat
     log_level: LogLevel
-    # Never to be shown in logs and errors.
+    # Masked in logs and errors.
     secrets: Secrets
-    # All keys in our own form, for people: secrets are masked.
+    # All keys in our own format, for people: secrets are masked.
     shown: Mapping[str, Any] = field(repr=False)
 
 
@@ -62,10 +62,10 @@ def load(
     otherwise: Callable[[], Mapping[str, Any]] = dict,
     rules: Sequence[Rule] = (),
 ) -> Configuration:
-    """Read and check a configuration. `overrides` holds the values of flags, None for a flag that is absent.
+    """Read and check a configuration. `overrides` holds the values of flags, None for an absent flag.
 
-    `warn` is told, once for each, of keys that are accepted without effect; `otherwise` is asked for database and
-    broker where there is no file, and nothing else names either; `rules` are asked besides those of the form. Raises
+    `warn` gets a remark for each key without effect. `otherwise` returns database and broker: it is called if there is
+    no file, and neither is named elsewhere. `rules` are checked in addition to those of the form. Raises
     `ConfigurationInvalid` with every problem.
     """
     found = read(path) if path is not None else {}
@@ -87,7 +87,7 @@ def load(
             *((_name_in_file(key, translated), why) for key, why in covered),
         ],
         remarks=variables.remarks,
-        # A key that could not be read is not missed besides.
+        # Keys that could not be translated are not reported as missing too.
         troubled=set(translated.origin) - set(translated.keys),
         name_of=lambda key: _name_in_file(key, translated),
         rules=rules,
@@ -103,7 +103,7 @@ def _says_where(given: Mapping[str, Any]) -> bool:
 
 
 def _name_in_file(key: str, translated: Translation) -> str:
-    """Return the name under which a key, or a property of it, was given or should have been."""
+    """Return the name of a key, or of its property, in the file: where it was given, or belongs."""
     ours, dot, rest = key.partition(".")
     return f"{translated.origin.get(ours) or translated.places.get(ours, ours)}{dot}{rest}"
 
@@ -143,7 +143,7 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
 
 
 def _shown(completed: Completed[RelayForm]) -> dict[str, Any]:
-    """Return the form for people, as a file could have it, without keys of another election or coordination."""
+    """Return the values for people, as in a file, without the keys of other kinds of election or coordination."""
     form = completed.form
     shown = {**completed.shown, "name": form.identity, "max_poll_seconds": form.longest_poll_seconds}
     if form.coordination is Coordination.TOPIC_LOCK:

@@ -1,4 +1,4 @@
-"""`start_db_backend`: Deimos' name for workers that relay an outbox in threads of a program, by topic locks."""
+"""`start_db_backend`: relays an outbox in threads of a program, by topic locks. The name is Deimos'."""
 
 from dataclasses import replace
 
@@ -13,12 +13,12 @@ _MOST_THREADS = 64
 
 
 def start_db_backend(settings: Settings, *, threads: int = 2) -> DbBackend:
-    """Start so many workers in threads, without Spark, and return them running. `stop` ends them in good order.
+    """Start this number of worker threads, without Spark, and return the running backend. `stop` ends them cleanly.
 
-    Any number of processes may do so for one outbox, with the same settings, and relays with `coordination: topic-lock`
-    beside them. A batch has 1,000 rows, unless the settings have limits of their own. The program ends it: a signal
-    handler of its own calls `request_stop`, or `stopped_by_signals(backend)` does. Raises `ConfigurationInvalid` for
-    settings that cannot work, and starts nothing.
+    Any number of processes may do this for one outbox, with the same settings, also beside relays with `coordination:
+    topic-lock`. A batch has at most 1,000 rows, unless the settings have their own limits. The program stops the
+    backend on a signal: its handler calls `request_stop`, or `stopped_by_signals(backend)` does. Raises
+    `ConfigurationInvalid` for invalid settings, and starts nothing.
     """
     if not _is_number(threads) or not 1 <= threads <= _MOST_THREADS:
         raise HarvestMisused(f"threads={shorten(threads)}: a number from 1 to {_MOST_THREADS} is needed")

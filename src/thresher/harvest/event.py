@@ -1,4 +1,4 @@
-"""The events of a harvest, under the names by which programs import them."""
+"""The events of a harvest, for programs to import."""
 
 from thresher.service.events.event import (
     Event,

@@ -1,7 +1,7 @@
-"""The relay's form: its keys, their bounds, and the rules between them.
+"""The configuration keys of a relay: their bounds, and the rules between them.
 
-Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
-that; after a change, `maintenance/configuration_table.py` writes the table anew.
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are generated
+from the declaration. After a change, run `maintenance/configuration_table.py` to update the table.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "e
 _LIMITS = Limits()
 _ELECTION = ElectionSettings()
 _LOCKING = TopicLocking()
-# As many rows as Deimos sends at once.
+# The number of rows that Deimos sends at once.
 LOCKED_ROWS = 1_000
 _ROWS = 40_000
 
@@ -53,31 +53,31 @@ class _OwnKeys(Form):
 
     name: Annotated[str | None, DefaultText("`leader_group`")] = Field(
         default=None,
-        description="The relay's identity, shared by all processes that compete. Every other outbox needs another "
-        "name. It prefixes the transactional ids and `<name>.progress`, and is never made from a host, a process or a "
-        "program.",
+        description="The relay's identity, shared by all its processes. Each outbox needs its own name. The name is "
+        "the prefix of the transactional ids and of the topic `<name>.progress`.",
     )
     data_source: Annotated[
         str | None,
         Names(flags=("--ds", "--data-source"), variable="DS"),
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
         Required("where is the database?"),
-    ] = Field(default=None, description="Postgres connection string or URL. It leads to the primary.")
+    ] = Field(default=None, description="Postgres connection string or URL of the primary server.")
     outbox: str = Field(
-        default="outbox", description="The outbox table, without its schema. The name is taken literally."
+        default="outbox", description="The outbox table, without its schema. The name is case-sensitive."
     )
     # `schema` is the model's own; the key is without the underscore.
     schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
-        default=None, alias="schema", description="The schema of the outbox table. The name is taken literally."
+        default=None, alias="schema", description="The schema of the outbox table. The name is case-sensitive."
     )
     shape: Shape = Field(
         default=Shape.THRESHER,
-        description="The shape of the outbox table. `goharvest` is a table that was made for goharvest, "
-        "`deimos` one that was made for Deimos.",
+        description="The layout of the outbox table. `goharvest` and `deimos` are tables that were created for these "
+        "tools.",
     )
     delivery: Delivery = Field(
         default=Delivery.EXACTLY_ONCE,
-        description="The guarantee. `exactly-once` holds for readers of committed records, `at-least-once` for all.",
+        description="The guarantee. `exactly-once` holds for consumers with `isolation.level=read_committed`, "
+        "`at-least-once` for all consumers.",
     )
     kafka: Annotated[
         KafkaProperties,
@@ -100,113 +100,126 @@ class _OwnKeys(Form):
         default=2,
         ge=1,
         le=BUCKETS,
-        description="Spark tasks that share the keys. The number may be changed between two runs.",
+        description="The number of Spark tasks that share the keys. It may change between two runs.",
     )
     settle: Settling = Field(
         default=Settling.DELETE,
-        description="The end of a row that was sent. `stamp` keeps it with its dispatched time, in our own shape; "
-        "stamped rows are yours to delete, whenever you like, or to archive.",
+        description="The action for a row after it was sent. `stamp` keeps the row and sets its dispatched time; it "
+        "needs our own table layout. You may delete or archive stamped rows at any time.",
     )
     archive_after_seconds: Annotated[float | None, DefaultText("off")] = Field(
         default=None,
         ge=1,
         le=MOST_SECONDS,
-        description="Seconds after its dispatched time that a stamped row is moved to the archive. It needs `settle: "
+        description="Seconds after its dispatched time at which a stamped row is moved to the archive. Needs `settle: "
         "stamp`.",
     )
     archive_to: str = Field(
         default=TABLE,
-        description="The archive: `table` for `<outbox>_archive`, or a directory of Parquet files, from the root.",
+        description="The archive: `table` for `<outbox>_archive`, or the absolute path of a directory for Parquet "
+        "files.",
     )
     dispatch: Dispatch = Field(
         default=Dispatch.RELAY,
-        description="The first to send a row. With `immediate` it is your application's `Dispatcher`, after the "
-        "commit, and the relay sweeps up what is left: see [the sweeper](sweeper.md).",
+        description="The process that sends a row first. With `immediate`, your application's `Dispatcher` sends it "
+        "right after the commit, and the relay sends the rows that dispatchers have left: see "
+        "[the sweeper](sweeper.md).",
     )
     min_age_seconds: float = Field(
         default=_LIMITS.min_age_seconds,
         ge=0.1,
         le=86_400,
-        description="Immediate dispatch: seconds that a row waits for its dispatcher before the relay sends it, by the "
-        "database's clock.",
+        description="Immediate dispatch: the age in seconds at which the relay sends a row that no dispatcher has "
+        "sent, by the database's clock.",
     )
     sweep_seconds: float = Field(
         default=_LIMITS.sweep_seconds,
         gt=0.01,
         le=3_600,
-        description="Immediate dispatch: seconds between two looks of the relay for such rows.",
+        description="Immediate dispatch: seconds between two searches of the relay for such rows.",
     )
-    poison: Poison = Field(default=Poison.DEAD_LETTER, description="The treatment of a row that can never be sent.")
+    poison: Poison = Field(
+        default=Poison.DEAD_LETTER,
+        description="The action for a row that can never be sent. `dead-letter` moves it to `<outbox>_dead`; "
+        "`block-key` also holds later rows of its key; `halt` ends the relay.",
+    )
     transform: FunctionPaths = Field(
-        default=(), description="Functions for the rows, as package.module:function, in this order."
+        default=(), description="Functions that change or filter rows, as package.module:function, in this order."
     )
     batch_rows: int = Field(
         default=_LIMITS.batch_rows,
         ge=1,
         le=_ROWS,
-        description="Exactly once: the most rows in a transaction. It carries fewer after slow ones.",
+        description="Exactly once: the maximum number of rows in a transaction. After slow ones, fewer rows are sent "
+        "at once.",
     )
-    batch_bytes: int = Field(default=_LIMITS.batch_bytes, ge=1_000, description="The most bytes in a transaction.")
+    batch_bytes: int = Field(
+        default=_LIMITS.batch_bytes, ge=1_000, description="The maximum number of bytes in a transaction."
+    )
     batch_seconds: float = Field(
         default=_LIMITS.batch_seconds,
         gt=0,
         le=5,
-        description="The most seconds that a batch should take; smaller ones follow a slow one.",
+        description="The seconds that a batch should take at most. After a slow batch, the next ones are smaller.",
     )
     poll_seconds: float = Field(
-        default=_LIMITS.poll_seconds, gt=0, le=60, description="Seconds between two looks of an idle shard."
+        default=_LIMITS.poll_seconds, gt=0, le=60, description="Seconds between two polls of an idle shard."
     )
     grace_seconds: float = Field(
         default=_LIMITS.grace_seconds,
         ge=0,
         le=86_400,
         description="Seconds to wait for a missing or forbidden topic, a missing partition, a broker that refuses a "
-        "row's time, or an election that is refused.",
+        "row's timestamp, or a refused election, before it counts as failed.",
     )
     horizon_seconds: float = Field(
         default=_LIMITS.horizon_seconds,
         ge=60,
         allow_inf_nan=False,
-        description="Seconds that progress is kept for a restore. After a restore of the database it is settled again.",
+        description="Seconds for which progress is kept. Rows that a restore of the database brings back within this "
+        "time are not sent again.",
     )
     in_flight_rows: int = Field(
         default=_LIMITS.in_flight_rows,
         ge=1,
         le=_ROWS,
-        description="At least once: the most rows of a shard that are sent and not purged.",
+        description="At least once: the maximum number of rows of a shard that are sent and not purged.",
     )
     mark_rows: int = Field(
-        default=_LIMITS.mark_rows, ge=1, le=_ROWS, description="At least once: the most rows that a query marks."
+        default=_LIMITS.mark_rows,
+        ge=1,
+        le=_ROWS,
+        description="At least once: the maximum number of rows that one query marks.",
     )
     back_off_seconds: float = Field(
         default=POLICY.back_off_seconds,
         gt=0,
         le=3_600,
-        description="Seconds before a failed shard restarts, the first time. The wait doubles each further time, up to "
-        f"{POLICY.back_off_most_seconds:g} s, give or take half.",
+        description="Seconds until a failed shard restarts, the first time. The wait doubles with each further "
+        f"failure, up to {POLICY.back_off_most_seconds:g} s, plus or minus half.",
     )
     coordination: Coordination = Field(
         default=Coordination.LEADER,
-        description="How several processes share the outbox. With `leader` one relays and the others stand by; with "
-        "`topic-lock` all of them relay, each the topics that it has locked.",
+        description="How several processes share the outbox. With `leader`, one relays and the others stand by. With "
+        "`topic-lock`, all relay, each the topics whose locks it holds.",
     )
     lock_seconds: float = Field(
         default=_LOCKING.lock_seconds,
         ge=1,
         le=3_600,
-        description="topic-lock: seconds after which the lock of a process that died may be taken, and for which an "
-        "errored topic rests.",
+        description="topic-lock: seconds after which the lock of a dead process may be taken, and for which a topic is "
+        "paused after an error.",
     )
     rest_seconds: float = Field(
         default=_LOCKING.rest_seconds,
         gt=0,
         le=60,
-        description="topic-lock: seconds of rest between two rounds over all topics.",
+        description="topic-lock: seconds between two rounds over all topics.",
     )
     split_topics: Properties = Field(
         default={},
-        description="topic-lock: topics that are locked in parts by key, each with its number of parts. The number is "
-        "recorded; `thresher topics split` changes it.",
+        description="topic-lock: topics that are locked in parts by key, each with its number of parts. The database "
+        "records the number; `thresher topics split` changes it.",
     )
     compact_topics: Texts = Field(
         default=(),
@@ -214,21 +227,21 @@ class _OwnKeys(Form):
     )
     election: ElectionKind = Field(
         default=_ELECTION.kind,
-        description="The election among relays of one name. `lease` is a row in the database, `neli` a consumer group; "
-        "with `none`, the relay that started last leads.",
+        description="The leader election among relays of one name. `lease` uses a row in the database, `neli` a "
+        "consumer group; with `none`, the relay that started last leads.",
     )
     lease_seconds: float = Field(
         default=_ELECTION.lease_seconds,
         ge=0.2,
         le=3_600,
-        description="lease: seconds for which a lease is good without being renewed.",
+        description="lease: seconds for which a lease is valid if it is not renewed.",
     )
     step_down_seconds: float = Field(
         default=STEP_DOWN_SECONDS,
         ge=1,
         le=86_400,
-        description="Seconds without progress after which a leader lets another process lead: it does not reach its "
-        "database or its broker, and rows wait or nobody knows. With `none`, it leads on.",
+        description="Seconds without progress after which a leader steps down: it cannot reach its database or its "
+        "broker, and rows are pending or may be. With `election: none`, it never steps down.",
     )
 
     @field_validator("name")
@@ -241,7 +254,7 @@ class _OwnKeys(Form):
     @field_validator("outbox", mode="before")
     @classmethod
     def _outbox(cls, given: object) -> object:
-        # A program's own, which is meant as it is.
+        # A program's `TableName` is taken as it is.
         return given.table if isinstance(given, TableName) else given
 
     @field_validator("archive_to")
@@ -293,21 +306,21 @@ def _number_of_parts(topic: str, parts: Any) -> int:
 
 
 class RelayForm(ServiceForm, _OwnKeys):
-    """Every key of a relay: its own, and those of every process."""
+    """Every key of a relay: its own, and those that all Thresher processes share."""
 
     @property
     def identity(self) -> str:
-        """The relay's name: its own, or that of its group; never that of a host, a process or a program."""
+        """The relay's name, or that of its group. It is never derived from a host, a process or a program."""
         return self.name or self.leader_group or ""
 
     @property
     def locking(self) -> TopicLocking:
-        """How topics are locked."""
+        """The settings of topic locks."""
         return TopicLocking(**{key: getattr(self, key) for key in OF_LOCKING})
 
     @property
     def limits(self) -> Limits:
-        """The bounds of a batch: smaller ones where topics are locked, unless a number was given."""
+        """The limits of batches. With topic locks, the default batch is smaller."""
         limits = Limits(**{name: getattr(self, name) for name in Limits.__slots__})
         if self.coordination is Coordination.TOPIC_LOCK and "batch_rows" not in self.model_fields_set:
             return replace(limits, batch_rows=LOCKED_ROWS)
@@ -315,7 +328,7 @@ class RelayForm(ServiceForm, _OwnKeys):
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
-        """What keys must agree on."""
+        """The rules between keys."""
         return _RULES
 
 
@@ -325,7 +338,7 @@ KEYS = keys_of(RelayForm)
 _KAFKA = KafkaSections(
     sections=("kafka", "producer"),
     guarded=GUARDED | _OWN_CLIENT,
-    guarded_because=lambda form: f"{form.delivery} rests on the relay's own setting, leave it out",
+    guarded_because=lambda form: f"{form.delivery} depends on the relay's value: leave it out",
     producer=lambda given: properties("trial", given),
 )
 _RULES = (

@@ -1,4 +1,4 @@
-"""What the keys of a relay must agree on: combinations that cannot keep their promises are refused with the reason."""
+"""The rules between a relay's keys: a combination that cannot keep its guarantee is refused, with the reason."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,22 +17,25 @@ from thresher.service import form as service_form
 if TYPE_CHECKING:
     from thresher.harvest.form import RelayForm
 
-# `leader_group` is none of them: it may be a relay's name besides.
+# Without `leader_group`, which may also serve as the relay's name.
 OF_ELECTION = {**service_form.OF_ELECTION, "lease_seconds": ElectionKind.LEASE}
-# Keys that mean nothing with the other coordination.
+# Keys that only topic-lock coordination uses.
 OF_LOCKING = ("lock_seconds", "rest_seconds", "split_topics", "compact_topics")
 
 
 def has_a_name(form: "RelayForm", _: Mapping[str, Any]) -> Iterator[Problem]:
-    """The relay has an identity, which is never guessed."""
+    """The relay needs a name, which is never guessed."""
     if not form.identity:
-        yield "name", "it is missing: the same in every process that competes, another for every other outbox"
+        yield (
+            "name",
+            "it is missing: use the same name in all processes of this relay, and another for every other outbox",
+        )
     elif form.name is None and not valid_name(form.identity):
-        yield "leader_group", "it cannot be the relay's name besides (a-z A-Z 0-9 . _ -): give 'name' too"
+        yield "leader_group", "it cannot also be the relay's name, which has only a-z A-Z 0-9 . _ -: give 'name' too"
 
 
 def has_a_table(form: "RelayForm", given: Mapping[str, Any]) -> Iterator[Problem]:
-    """The outbox has a name that a table can have, and not its schema in it."""
+    """The outbox needs a valid table name, without a schema in it."""
     if why := schema_within("outbox", given.get("outbox"), form.schema_):
         yield "outbox", why
         return
@@ -43,25 +46,31 @@ def has_a_table(form: "RelayForm", given: Mapping[str, Any]) -> Iterator[Problem
 
 
 def settles_its_shape(form: "RelayForm", _: Mapping[str, Any]) -> Iterator[Problem]:
-    """Rows are stamped only where there is a column for it."""
+    """Rows can be stamped only if the table has a column for it."""
     if form.shape is not Shape.THRESHER and form.settle is Settling.STAMP:
         whose = "Deimos'" if form.shape is Shape.DEIMOS else "goharvest's"
         yield "settle", f"{whose} table has no column for a dispatched time; use 'delete'"
 
 
 def locks_topics(form: "RelayForm", given: Mapping[str, Any]) -> Iterator[Problem]:
-    """Relays that share topics by locks promise exactly once, and have neither a leader nor an election."""
+    """Relays with topic locks are exactly-once, and have neither a leader nor an election."""
     if form.coordination is Coordination.LEADER:
         for key in OF_LOCKING:
             if key in given:
-                yield key, "it means nothing with coordination 'leader': leave it out, or say 'topic-lock'"
+                yield key, "it has no effect with 'coordination: leader': leave it out, or use 'topic-lock'"
         return
     if form.delivery is Delivery.AT_LEAST_ONCE:
-        yield "delivery", "topic-lock sends each batch as one Kafka transaction: 'exactly-once' is what it promises"
+        yield "delivery", "topic-lock sends each batch in one Kafka transaction: only 'exactly-once' is possible"
     if form.transform:
-        yield "transform", "topic-lock takes none: a transform may send the rows of one topic to another's, out of turn"
+        yield (
+            "transform",
+            "topic-lock allows none: a transform could send rows to a topic whose lock the relay does not hold",
+        )
     if form.dispatch is Dispatch.IMMEDIATE:
-        yield "dispatch", "'immediate' does not go with topic-lock, which promises each row once; use a leader's relay"
+        yield (
+            "dispatch",
+            "'immediate' is not possible with topic-lock, which is exactly-once; use 'coordination: leader'",
+        )
     if form.archive_after_seconds is not None:
         yield "archive_after_seconds", "topic-lock has no leader that archives: run 'thresher archive' instead"
     for key in ("election", *OF_ELECTION):
@@ -70,23 +79,26 @@ def locks_topics(form: "RelayForm", given: Mapping[str, Any]) -> Iterator[Proble
 
 
 def archives_what_stays(form: "RelayForm", _: Mapping[str, Any]) -> Iterator[Problem]:
-    """Only rows that are stamped can be archived."""
+    """Only stamped rows can be archived."""
     if form.archive_after_seconds is not None and form.settle is not Settling.STAMP:
         yield "archive_after_seconds", "rows that are deleted cannot be archived; use 'settle: stamp'"
 
 
 def can_sweep(form: "RelayForm", _: Mapping[str, Any]) -> Iterator[Problem]:
-    """A dispatcher and the relay send rows of one table: whatever rests on there being one sender is refused."""
+    """With immediate dispatch, dispatcher and relay both send rows: settings that need a single sender are refused."""
     if form.dispatch is not Dispatch.IMMEDIATE:
         return
     if form.shape is not Shape.THRESHER:
         yield "dispatch", f"'immediate' needs our own table: shape {form.shape.value} has no column for a stamp"
     elif form.settle is not Settling.STAMP:
-        yield "dispatch", "'immediate' needs 'settle: stamp': by the stamp relay and dispatcher tell what was sent"
+        yield "dispatch", "'immediate' needs 'settle: stamp': the stamp tells relay and dispatcher that a row was sent"
     if form.delivery is not Delivery.AT_LEAST_ONCE:
         why = "a dispatcher that dies after sending leaves its rows to the relay, which sends them again"
         yield "dispatch", f"'immediate' needs 'delivery: at-least-once': {why}"
     if form.poison is Poison.BLOCK_KEY:
-        yield "dispatch", "'immediate' does not go with 'poison: block-key': a dispatcher sends what follows a dead row"
+        yield (
+            "dispatch",
+            "'immediate' is not possible with 'poison: block-key': a dispatcher sends rows behind a dead row",
+        )
     if form.transform:
-        yield "dispatch", "'immediate' does not go with 'transform': a dispatcher sends rows as they are stored"
+        yield "dispatch", "'immediate' is not possible with 'transform': a dispatcher sends rows as they are stored"

@@ -1,7 +1,7 @@
-"""The relay as a program has it: a service whose workload is a relay, under the names that its users know.
+"""The relay as an object of a program: a service whose workload is a relay.
 
-See `thresher.service.service` for its life. The term of what it relays is its leader id; nothing touches the outbox
-before leadership is acquired.
+See `thresher.service.service` for its life cycle. The leader id is the term. Nothing touches the outbox before
+leadership is acquired.
 """
 
 import itertools
@@ -34,15 +34,15 @@ from thresher.spark.session.settings import SparkOptions
 
 __all__ = ["Harvest", "State"]
 
-# In the place of settings that cannot work.
+# Stands in for invalid settings.
 _UNUSED = Settings(name="unused", data_source="", kafka={"bootstrap.servers": "unused"})
 
 
 class Harvest(Service):
     """One competitor for one relay. A context manager: entering starts, leaving stops. Safe from any thread.
 
-    `election` says how to compete, as settings or as the name of a kind, or is a `Leadership` of the caller's own. A
-    `logger` gets all that Thresher logs. What cannot work is told by `start`, in one report, and nothing is started.
+    `election` is the settings or the kind of the election, or the caller's own `Leadership`. A `logger` gets everything
+    that Thresher logs. `start` raises for invalid settings, with every problem, and starts nothing.
     """
 
     _noun: ClassVar[str] = "harvest"
@@ -74,11 +74,13 @@ class Harvest(Service):
             )  # fmt: skip
         except ConfigurationInvalid as refusal:
             self._refusal = refusal
-            # Never started: `start` raises the refusal.
+            # Not used: `start` raises the refusal.
             judged = judge(_UNUSED)
         by_locks = judged.settings.coordination is Coordination.TOPIC_LOCK
         if by_locks and election is not None and not _is_none(judged.election):
-            raise HarvestMisused("election= means nothing with coordination 'topic-lock': all processes work at once")
+            raise HarvestMisused(
+                "election= has no effect with coordination 'topic-lock', where all processes work: leave it out"
+            )
         chosen = ElectionSettings(kind=ElectionKind.NONE) if by_locks else judged.election
         self.settings = settings if self._refusal else judged.settings
         super().__init__(
@@ -101,18 +103,18 @@ class Harvest(Service):
 
     @property
     def in_flight_records(self) -> int:
-        """How many records were sent whose rows are not settled yet, as of the shards' last beat."""
+        """The number of records that were sent and whose rows are not settled yet, as of the shards' last heartbeat."""
         return int(sum(shard.gauges.get("in_flight_rows", 0) for shard in self._shards()))
 
     @property
     def in_flight_keys(self) -> tuple[bytes, ...]:
-        """The keys of such records, at most a thousand of them."""
+        """The keys of the records in flight, at most a thousand."""
         told = (key for shard in self._shards() for key in shard.notes.get(IN_FLIGHT_KEYS, ()))
         return tuple(key.encode("latin-1") for key in itertools.islice(told, MOST_KEYS))
 
     @property
     def relayed(self) -> int:
-        """How many rows this process has relayed, over all its leaderships."""
+        """The number of rows that this process has relayed, over all its leaderships."""
         return self.ledger.total("relayed")
 
     def _shards(self) -> tuple[ShardSnapshot, ...]:

@@ -1,8 +1,8 @@
-"""What a program says of a relay, judged by the form, as a file is: the same bounds, rules and report.
+"""Checks the settings of a program with the form that checks a file: the same bounds, rules and report.
 
-1. The settings are written as the keys that a file would have, whatever their types are.
-2. The form takes what is clear, such as `shards="2"`, and names every problem in one report. No server is asked.
-3. Only what the form holds is used from then on, and values that no file can hold, such as functions.
+1. The settings are turned into the keys of a file, whatever their types are.
+2. The form converts values such as `shards="2"`, and one report names every problem. No server is contacted.
+3. From then on only the form's values are used, and values that no file can hold, such as functions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,13 +22,13 @@ from thresher.relay.settings import GROUPS, Coordination, Settings, TopicLocking
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 
 _OF_KAFKA = ("kafka", "producer")
-# A program gives it, and a file cannot.
+# Settings that a program can give and a file cannot.
 _WITHOUT_KEY = frozenset({"producer_factory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a program said, in the types that a relay uses."""
+    """The checked settings of a program, in the types that a relay uses."""
 
     settings: Settings
     election: ElectionSettings | Leadership
@@ -60,9 +60,9 @@ def settings_of(form: RelayForm) -> Settings:
 
 
 def election_of(form: RelayForm) -> ElectionSettings:
-    """Return how to compete, as a form without problems says it."""
+    """Return the election settings that a form without problems holds."""
     return ElectionSettings(
-        # Whoever runs works: locks decide on what.
+        # With topic locks, every process works, and the locks decide on which topics.
         kind=ElectionKind.NONE if form.coordination is Coordination.TOPIC_LOCK else form.election,
         leader_topic=form.leader_topic,
         leader_group=form.leader_group,
@@ -81,7 +81,7 @@ def judge(
     metrics_seconds: float = 5.0,
     step_down_seconds: float = STEP_DOWN_SECONDS,
 ) -> Judged:
-    """Return what a program said in the types that a relay uses. Raises `ConfigurationInvalid` with every problem."""
+    """Return the checked settings of a program. Raises `ConfigurationInvalid` with every problem."""
     asked = _asked(election)
     by_locks = settings.coordination == Coordination.TOPIC_LOCK
     of_election = _keys_of_election(asked) if isinstance(asked, ElectionSettings) and not by_locks else {}
@@ -95,7 +95,7 @@ def judge(
             "step_down_seconds": step_down_seconds,
         },
         problems=[*_problems_without_key(settings), *of_grace],
-        # libpq has an environment too.
+        # An empty data source is allowed: libpq then reads its own environment variables.
         troubled=("data_source",) if settings.data_source == "" else (),
     ).form
     if isinstance(asked, ElectionSettings):
@@ -114,7 +114,7 @@ def _keys(settings: Settings) -> dict[str, Any]:
     outbox: Any = settings.outbox
     named = {"outbox": outbox, "schema": outbox.schema if isinstance(outbox, TableName) else None}
     if _is_dotted(outbox):
-        # Told in a program's words.
+        # `_problems_without_key` reports it, in a program's words.
         del named["outbox"]
     keys: dict[str, Any] = {
         key: getattr(settings, key) for key in Settings.__slots__ if key not in {*_WITHOUT_KEY, *GROUPS}
@@ -123,18 +123,18 @@ def _keys(settings: Settings) -> dict[str, Any]:
         if isinstance(keys[section], Mapping):
             keys[section] = {name: value for name, value in keys[section].items() if _fits_a_file(value)}
     if settings.producer_factory is not None:
-        # The properties may be the factory's own.
+        # The properties may be meant for the factory alone.
         del keys["producer"]
     for group, kind in GROUPS.items():
         value = getattr(settings, group)
-        # Keys of locking mean nothing to a leader, not even those that are as by default.
+        # A relay with a leader refuses the keys of locking, even with their defaults.
         if isinstance(value, Mapping | kind) and not (kind is TopicLocking and value == TopicLocking()):
             keys |= {key: each for key, each in as_mapping(value).items() if key in kind.__slots__}
     return {key: value for key, value in {**keys, **named}.items() if value is not None}
 
 
 def _problems_without_key(settings: Settings) -> Iterator[Problem]:
-    """Find what is wrong with what a file cannot say, or says otherwise."""
+    """Yield the problems of settings that a file cannot hold, or names in another way."""
     outbox: Any = settings.outbox
     if _is_dotted(outbox):
         schema, _, table = outbox.rpartition(".")
@@ -143,7 +143,7 @@ def _problems_without_key(settings: Settings) -> Iterator[Problem]:
     for group, kind in GROUPS.items():
         value = getattr(settings, group)
         if not isinstance(value, Mapping | kind):
-            yield group, f"{kind.__name__}(…) is needed, or its settings by their names"
+            yield group, f"{kind.__name__}(…) is needed, or a mapping of its settings"
         elif isinstance(value, Mapping):
             unknown = sorted(set(as_mapping(value)) - set(kind.__slots__))
             yield from ((f"{group}.{key}", no_such_key(key, kind.__slots__)) for key in unknown)
@@ -157,7 +157,7 @@ def _is_dotted(outbox: object) -> bool:
 
 
 def _with_what_no_file_holds(judged: Settings, settings: Settings) -> Settings:
-    """Return judged settings with the functions among the clients' properties, and with the producers' factory."""
+    """Return the checked settings, with functions among the clients' properties and the producer factory added."""
     functions = {
         section: {name: value for name, value in getattr(settings, section).items() if not _fits_a_file(value)}
         for section in _OF_KAFKA
@@ -172,19 +172,19 @@ def _with_what_no_file_holds(judged: Settings, settings: Settings) -> Settings:
 
 
 def _fits_a_file(value: object) -> bool:
-    """Whether a file could hold it. Anything else, such as a function that fetches a token, only the client judges."""
+    """Whether a file could hold the value. Other values, such as a function that fetches a token, are not checked."""
     return isinstance(value, SINGLE_VALUE | Mapping | list | tuple)
 
 
 def _asked(election: ElectionSettings | Leadership | str | None) -> ElectionSettings | Leadership:
     if election is None:
         return ElectionSettings()
-    # A kind that there is not is found by the form.
+    # The form reports an unknown kind.
     return ElectionSettings(kind=cast("ElectionKind", election)) if isinstance(election, str) else election
 
 
 def _keys_of_election(asked: ElectionSettings) -> dict[str, Any]:
-    """Return the keys that mean something to its kind, as far as they were given."""
+    """Return the kind of the election, and those of its keys that differ from their defaults."""
     kinds = {**OF_ELECTION, "leader_group": ElectionKind.NELI}
     usual = ElectionSettings()
     own = [key for key, kind in kinds.items() if kind == asked.kind and getattr(asked, key) != getattr(usual, key)]
@@ -192,7 +192,7 @@ def _keys_of_election(asked: ElectionSettings) -> dict[str, Any]:
 
 
 def _grace(asked: ElectionSettings | Leadership) -> tuple[float, list[Problem]]:
-    """Return an election's own grace period, and what is wrong with it: in a file it is that of the relay."""
+    """Return an election's own grace and its problems. A file has only one grace, the relay's."""
     if not isinstance(asked, ElectionSettings):
         return 0.0, []
     form, problems = fill_in(RelayForm, {"grace_seconds": asked.grace_seconds})

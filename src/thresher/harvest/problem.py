@@ -1,7 +1,7 @@
-"""Errors in the use of a harvest."""
+"""The error of a misused harvest."""
 
 from thresher.service.problem import ServiceMisused
 
 
 class HarvestMisused(ServiceMisused):
-    """A call that cannot be meant: a harvest is started once, and waited for when it was."""
+    """A wrong call: a harvest can be started once, and waited for only after its start."""

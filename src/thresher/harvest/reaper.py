@@ -1,10 +1,10 @@
-"""goharvest's form of a configuration, as its program `reaper` reads it, translated into our own keys.
+"""Translates a configuration file of goharvest's program `reaper` into our own keys.
 
-1. `harvest` holds goharvest's keys, `logging.level` stands beside it, and a section `thresher` may add keys of our own
-   that goharvest lacks; a value that is given twice is a problem.
-2. The defaults are goharvest's, except for a group's id, which goharvest makes from the program's name: a relay's
+1. The section `harvest` holds goharvest's keys, and `logging.level` is beside it. A section `thresher` may add our own
+   keys. A value that is given in both is a problem.
+2. The defaults are goharvest's, except for the group id: goharvest makes it from the program's name, and a relay's
    identity is never guessed.
-3. A limit that has no counterpart is accepted without effect, with a remark.
+3. A limit without a counterpart is accepted without effect, and a remark says so.
 """
 
 import re
@@ -25,7 +25,7 @@ from thresher.outbox.shape import Shape
 from thresher.relay.settings import Delivery
 
 SECTIONS = ("harvest", "logging", "thresher")
-# A goharvest in our keys. It has one shard, because its table has no index by which several could share it.
+# goharvest's behaviour in our keys. One shard, because its table has no index by which several could share it.
 _NATURE: dict[str, Any] = {
     "shape": Shape.GOHARVEST,
     "delivery": Delivery.AT_LEAST_ONCE,
@@ -43,9 +43,9 @@ _LEVELS = {
     "off": LogLevel.OFF,
 }
 _MOST_ROWS = 40_000
-# Our shortest time, where goharvest may have 0.
+# Our shortest time. goharvest allows 0.
 _SHORTEST_SECONDS = 0.001
-# Properties that our producer sets itself, to tell certain outcomes from others; goharvest leaves them to its users.
+# Properties that our producer sets itself, so that outcomes are certain. goharvest lets its users set them.
 _BOUNDS_OF_OURS = frozenset(
     {
         "delivery.timeout.ms",
@@ -62,7 +62,7 @@ _TABLE = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One of goharvest's limits: its default and its least, as goharvest has them, and our key for it, if any."""
+    """One of goharvest's limits: its default and least value in goharvest, and our key for it, if any."""
 
     default: str
     least: str
@@ -81,10 +81,10 @@ LIMITS = {
     "drainInterval": Limit(
         default="min(maxPollInterval, queueTimeout)",
         least="1ms",
-        instead="nobody waits for a key: its next row is taken once the one before is purged",
+        instead="no wait for a key is needed: its next row is sent when the one before is purged",
     ),
     "queueTimeout": Limit(
-        default="30s", least="1ms", instead="a transaction has bounds of its own, and rows wait in the table"
+        default="30s", least="1ms", instead="transactions have their own time-outs, and rows wait in the table"
     ),
     "markBackoff": Limit(default="10ms", least="0s", key="poll_seconds"),
     "maxInFlightRecords": Limit(default="1000", least="1", counts=True, key="in_flight_rows"),
@@ -103,47 +103,47 @@ KEYS_OF_HARVEST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """A configuration in our keys: where each was given, the problems, and the remarks."""
+    """A configuration in our keys: the names under which they were given, problems and remarks."""
 
     keys: dict[str, Any] = field(default_factory=dict, repr=False)
     origin: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    # The place for one of our keys that was not given.
+    # The name in goharvest's format for each of our keys that was not given.
     places: dict[str, str] = field(default_factory=dict)
 
     def give(self, key: str, value: Any, origin: str) -> None:
-        """Note the value of one of our keys, and where it was given."""
+        """Set the value of one of our keys, and the name under which it was given."""
         self.keys[key] = value
         self.origin[key] = origin
 
     def fault(self, origin: str, why: str, key: str | None = None) -> None:
-        """Note a problem; if it is that of one of our keys, the key is not missed besides."""
+        """Add a problem. If `key` is given, that key of ours is not reported as missing too."""
         self.problems.append((origin, why))
         if key is not None:
             self.origin[key] = origin
 
 
 def is_reapers(found: Mapping[str, Any]) -> bool:
-    """Whether a file is in goharvest's form."""
+    """Whether a file is in goharvest's format."""
     return "harvest" in found
 
 
 def as_ours(found: Mapping[str, Any]) -> Translation:
-    """Take a file in our own form as it is; goharvest's sections without its main one are a mistake."""
+    """Take a file in our own format as it is. A section of goharvest's without `harvest` is a problem."""
     told = Translation(keys={key: value for key, value in found.items() if key not in SECTIONS})
     for key in found:
         if key in SECTIONS:
-            told.fault(key, "it stands beside 'harvest', in goharvest's form; our own keys stand at the top")
+            told.fault(key, "it belongs beside 'harvest', in goharvest's format; our own keys are at the top level")
     return told
 
 
 def translate(found: Mapping[str, Any]) -> Translation:
-    """Translate a file in goharvest's form."""
+    """Translate a file in goharvest's format."""
     done = Translation(keys=dict(_NATURE), places={"name": "harvest.leaderGroupID"})
     for key in found:
         if key in KEYS:
-            done.fault(key, "beside 'harvest', our own keys stand under 'thresher'")
+            done.fault(key, "beside 'harvest', our own keys belong under 'thresher'")
         elif key not in SECTIONS:
             done.fault(key, no_such_key(key, SECTIONS))
     harvest = _section(found, "harvest", KEYS_OF_HARVEST, done)
@@ -205,7 +205,7 @@ def _defaults(done: Translation) -> None:
 
 
 def _table(given: object, done: Translation) -> None:
-    # goharvest writes it into its statements as it is: with a schema, and folded where it is not in quotes.
+    # goharvest puts the name into its SQL unchanged: it may have a schema, and is folded to lower case unless quoted.
     parts = _TABLE.fullmatch(given) if isinstance(given, str) else None
     if parts is None:
         done.fault("harvest.outboxTable", f"{shorten(given)} is no name of a table", "outbox")
@@ -222,13 +222,13 @@ def _folded(identifier: str) -> str:
 
 def _data_source(given: object, done: Translation) -> None:
     if not isinstance(given, str):
-        # Perhaps a file.
+        # It may be a {file: PATH}.
         done.give("data_source", given, "harvest.dataSource")
         return
     done.give("data_source", from_lib_pq(given), "harvest.dataSource")
     if "://" not in given and re.search(r"\bpassword\s*=\s+\w+\s*=", given):
         done.remarks.append(
-            "harvest.dataSource: what follows 'password=' is taken for the password, as goharvest and Postgres do; "
+            "harvest.dataSource: the text behind 'password=' is read as the password, as goharvest and Postgres do; "
             "write password='' for none"
         )
 
@@ -267,7 +267,7 @@ def _count(value: object) -> float:
 def _logging(logging: Mapping[str, Any], done: Translation) -> None:
     if "level" not in logging:
         return
-    # YAML takes a bare `off` for false.
+    # YAML reads a bare `off` as false.
     given = "off" if logging["level"] is False else logging["level"]
     level = _LEVELS.get(given.lower()) if isinstance(given, str) else None
     if level is None:
@@ -283,16 +283,16 @@ def _ours(thresher: Mapping[str, Any], done: Translation) -> None:
         before = done.origin.get(key)
         if key in {"kafka", "producer"} and isinstance(value, Mapping) and isinstance(done.keys.get(key), dict):
             for name in sorted(set(value) & set(done.keys[key])):
-                done.fault(f"{ours}.{name}", f"{before} says it too: one of them has to go")
+                done.fault(f"{ours}.{name}", f"{before} sets it too: remove one of them")
             done.keys[key].update(value)
         elif before is not None:
-            done.fault(ours, f"{before} says it too: one of them has to go")
+            done.fault(ours, f"{before} sets it too: remove one of them")
         else:
             done.give(key, value, ours)
 
 
 def forget_unelected(done: Translation, keys: dict[str, Any]) -> None:
-    """Take out the keys of goharvest's own election where ours is another: they are no contradiction."""
+    """Remove the keys of goharvest's election if another kind is chosen: they are no contradiction."""
     election = keys.get("election")
     if election in {ElectionKind.NELI, None}:
         return
@@ -303,9 +303,9 @@ def forget_unelected(done: Translation, keys: dict[str, Any]) -> None:
 
 
 def keep_partitions(keys: dict[str, Any]) -> None:
-    """Let every key's rows stay in the partition where goharvest put them, unless a partitioner is given.
+    """Use goharvest's partitioner unless one is given, so that the rows of each key stay in their partition.
 
-    Only the empty key, which goharvest scatters, gets one partition.
+    Only the empty key differs: goharvest scatters its rows, and here they get one partition.
     """
     kafka, producer = keys.get("kafka"), keys.get("producer", {})
     if isinstance(kafka, Mapping) and isinstance(producer, Mapping) and "partitioner" not in {*kafka, *producer}:

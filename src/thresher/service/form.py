@@ -50,20 +50,21 @@ class ServiceForm(Form):
         default=_ELECTION.min_poll_seconds,
         gt=0,
         le=3_600,
-        description="neli: the least seconds between two heartbeats. Without a bound, a tenth of the time-out.",
+        description="neli: the minimum number of seconds between two heartbeats. Without this bound, ten heartbeats "
+        "are sent within the time-out.",
     )
     max_poll_seconds: Annotated[float | None, DefaultText("half of `heartbeat_timeout_seconds`")] = Field(
-        default=None, gt=0, le=3_600, description="neli: the most seconds between two heartbeats."
+        default=None, gt=0, le=3_600, description="neli: the maximum number of seconds between two heartbeats."
     )
     metrics_seconds: float = Field(
         default=5.0,
         gt=0,
         le=86_400,
-        description="Seconds between two readings of the throughput. Each is an event `MeterRead`, and a line of the "
-        "log at level `debug`.",
+        description="Seconds between two readings of the throughput. Each reading is an event `MeterRead`, and a "
+        "line of the log at level `debug`.",
     )
     log_format: Annotated[LogFormat, BeforeValidator(lower_case)] = Field(
-        default=LogFormat.TEXT, description="The format of the log. `json` is one object a line."
+        default=LogFormat.TEXT, description="The format of the log. `json` writes one object per line."
     )
     log_level: Annotated[LogLevel, BeforeValidator(lower_case), BeforeValidator(off_is_text)] = Field(
         default=LogLevel.INFO, description="The lowest level that is logged. `--verbose` is `debug`."
@@ -74,10 +75,11 @@ class ServiceForm(Form):
         "and the port is in use, a free port is used and logged: give each of several relays on one machine its own.",
     )
     spark_master: Annotated[str | None, DefaultText("local threads")] = Field(
-        default=None, description="A Spark master."
+        default=None, description="The Spark master, such as `spark://HOST:PORT`."
     )
     spark_python: str | None = Field(
-        default=None, description="The Python of executors on other machines. See [the engine](architecture/engine.md)."
+        default=None,
+        description="The path of Python for executors on other machines. See [the engine](architecture/engine.md).",
     )
     spark_archives: Texts = Field(
         default=(),
@@ -85,9 +87,9 @@ class ServiceForm(Form):
         "executors on other machines.",
     )
     spark_py_files: Texts = Field(
-        default=(), description="Files with transforms to ship to executors on other machines."
+        default=(), description="Files with your functions, such as transforms, to ship to executors on other machines."
     )
-    spark: Properties = Field(default={}, description="Settings of Spark.")
+    spark: Properties = Field(default={}, description="Configuration properties of Spark.")
 
     @field_validator("leader_topic")
     @classmethod

@@ -45,38 +45,42 @@ OF_ELECTION = {**service_form.OF_ELECTION, "lease_seconds": ElectionKind.LEASE}
 class _OwnKeys(Form):
     """The keys that only a tail has."""
 
-    name: Annotated[str | None, Required("the same in every process that competes, another for every outbox")] = Field(
+    name: Annotated[
+        str | None, Required("use the same name in all processes of this tail, and another for every other outbox")
+    ] = Field(
         default=None,
-        description="The tail's identity, shared by all processes that compete. A relay that this tail follows, or "
-        "that follows it, has the same name. It prefixes the transactional ids and `<name>.tail.progress`.",
+        description="The tail's identity, shared by all its processes. If an outbox is switched between a relay and a "
+        "tail, both have the same name. The name is the prefix of the transactional ids and of `<name>.tail.progress`.",
     )
     data_source: Annotated[
         str | None,
         Names(flags=("--ds", "--data-source"), variable="DS"),
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
         Required("where is the database?"),
-    ] = Field(default=None, description="Postgres connection string or URL. Its role may replicate.")
-    outbox: str = Field(default="outbox", description="The outbox, without its schema. The name is taken literally.")
+    ] = Field(
+        default=None, description="Postgres connection string or URL. Its role needs the attribute `REPLICATION`."
+    )
+    outbox: str = Field(default="outbox", description="The outbox, without its schema. The name is case-sensitive.")
     # `schema` is the model's own; the key is without the underscore.
     schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
-        default=None, alias="schema", description="The schema of the outbox. The name is taken literally."
+        default=None, alias="schema", description="The schema of the outbox. The name is case-sensitive."
     )
     via: Via = Field(
         default=Via.TABLE,
-        description="Where messages are. `table`: inserts into the outbox table. `log`: messages of "
+        description="The place of the messages. `table`: inserts into the outbox table. `log`: messages of "
         '`Outbox(via="log")`, which are in no table.',
     )
-    shape: Shape = Field(default=Shape.THRESHER, description="The shape of the outbox table.")
+    shape: Shape = Field(default=Shape.THRESHER, description="The layout of the outbox table.")
     slot: Annotated[str | None, DefaultText("after the outbox")] = Field(
         default=None,
-        description="The replication slot, `thresher_<outbox>`; with `schema`, it ends in a hash. `thresher tail slot "
-        "create` makes it.",
+        description="The replication slot. The default is `thresher_<outbox>`; with `schema`, it ends in a hash. "
+        "`thresher tail slot create` creates it.",
     )
     publication: Annotated[str | None, DefaultText("that of the slot")] = Field(
         default=None, description="The publication of the table's inserts."
     )
     shards: int = Field(
-        default=1, ge=1, description="Always 1: a slot has one reader. For more, poll the table with a relay."
+        default=1, ge=1, description="Always 1, because a slot has one reader. For more shards, use a relay."
     )
     kafka: Annotated[
         KafkaProperties,
@@ -92,71 +96,80 @@ class _OwnKeys(Form):
     )
     poison: Poison = Field(
         default=Poison.DEAD_LETTER,
-        description="The treatment of a row that can never be sent: `dead-letter` or `halt`.",
+        description="The action for a row that can never be sent: `dead-letter` moves it to `<outbox>_dead`, `halt` "
+        "ends the tail.",
     )
     transform: FunctionPaths = Field(
-        default=(), description="Functions for the rows, as package.module:function, in this order."
+        default=(), description="Functions that change or filter rows, as package.module:function, in this order."
     )
-    batch_rows: int = Field(default=_LIMITS.batch_rows, ge=1, le=15_000, description="The most rows in a transaction.")
-    batch_bytes: int = Field(default=_LIMITS.batch_bytes, ge=1_000, description="The most bytes in a transaction.")
+    batch_rows: int = Field(
+        default=_LIMITS.batch_rows, ge=1, le=15_000, description="The maximum number of rows in a transaction."
+    )
+    batch_bytes: int = Field(
+        default=_LIMITS.batch_bytes, ge=1_000, description="The maximum number of bytes in a transaction."
+    )
     batch_seconds: float = Field(
         default=_LIMITS.batch_seconds,
         gt=0,
         le=5,
-        description="The most seconds that a batch should take; smaller ones follow a slow one.",
+        description="The seconds that a batch should take at most. After a slow batch, the next ones are smaller.",
     )
     buffer_rows: int = Field(
         default=_LIMITS.buffer_rows,
         ge=1_000,
         le=10_000_000,
-        description="The most rows that are read ahead. When so many wait for their topics, all others wait too.",
+        description="The maximum number of rows that are read ahead. If all of them wait for their topics, all other "
+        "rows wait too.",
     )
     buffer_bytes: int = Field(
-        default=_LIMITS.buffer_bytes, ge=100_000, description="About the most bytes of rows that are read ahead."
+        default=_LIMITS.buffer_bytes, ge=100_000, description="The approximate maximum of bytes that are read ahead."
     )
     grace_seconds: float = Field(
         default=_LIMITS.grace_seconds,
         ge=0,
         le=86_400,
         description="Seconds to wait for a missing or forbidden topic, a missing partition, a broker that refuses a "
-        "row's time, or an election that is refused.",
+        "row's timestamp, or a refused election, before it counts as failed.",
     )
     keep_seconds: Annotated[float | None, DefaultText("for ever")] = Field(
         default=None,
         ge=0,
         le=31_536_000,
-        description="Seconds after its create time that a published row is deleted from the table.",
+        description="Seconds after its create time at which a published row is deleted from the table.",
     )
     retained_alarm_bytes: int = Field(
-        default=1 << 30, ge=1, description="Bytes of log that the server keeps for the slot before an alarm is raised."
+        default=1 << 30,
+        ge=1,
+        description="Bytes of log that the server keeps for the slot. Above this, the tail raises an alarm.",
     )
     retained_limit_bytes: Annotated[int | None, DefaultText("none")] = Field(
         default=None,
         ge=1,
-        description="Bytes of log that the server keeps for the slot before the tail ends with exit code 4.",
+        description="Bytes of log that the server keeps for the slot. Above this, the tail ends with exit code 4.",
     )
     back_off_seconds: float = Field(
         default=POLICY.back_off_seconds,
         gt=0,
         le=3_600,
-        description="Seconds before a failed shard restarts, the first time. The wait doubles each further time.",
+        description="Seconds until a failed shard restarts, the first time. The wait doubles with each further "
+        "failure.",
     )
     election: ElectionKind = Field(
         default=_ELECTION.kind,
-        description="The election among tails of one name. `lease` is a row in the database, `neli` a consumer group; "
-        "with `none`, the tail that started last leads.",
+        description="The leader election among tails of one name. `lease` uses a row in the database, `neli` a "
+        "consumer group; with `none`, the tail that started last leads.",
     )
     lease_seconds: float = Field(
         default=_ELECTION.lease_seconds,
         ge=0.2,
         le=3_600,
-        description="lease: seconds for which a lease is good without being renewed.",
+        description="lease: seconds for which a lease is valid if it is not renewed.",
     )
     step_down_seconds: float = Field(
         default=STEP_DOWN_SECONDS,
         ge=1,
         le=86_400,
-        description="Seconds without progress after which a leader that does not reach its servers lets another lead.",
+        description="Seconds without progress after which a leader that cannot reach its servers steps down.",
     )
 
     @field_validator("name")
@@ -178,8 +191,8 @@ class _OwnKeys(Form):
     def _poison(cls, poison: Poison) -> Poison:
         if poison is Poison.BLOCK_KEY:
             raise ValueError(
-                "'block-key' does not go with a tail: a dead row that is replayed comes into the log behind its "
-                "followers; use 'dead-letter' or 'halt'"
+                "'block-key' is not possible with a tail: a dead row that is replayed comes into the log behind later "
+                "rows of its key; use 'dead-letter' or 'halt'"
             )
         return poison
 
@@ -250,7 +263,7 @@ def _has_an_outbox(form: TailForm, given: Mapping[str, Any]) -> Iterator[Problem
 _KAFKA = KafkaSections(
     sections=("kafka", "producer"),
     guarded=GUARDED | _OWN_CLIENT,
-    guarded_because=lambda _: "exactly-once rests on the tail's own setting, leave it out",
+    guarded_because=lambda _: "exactly-once depends on the tail's value: leave it out",
     producer=lambda given: properties("trial", given),
 )
 _RULES = (

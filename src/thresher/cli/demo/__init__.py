@@ -1,1 +1,1 @@
-"""`thresher demo`: what Thresher does, before your eyes, on throwaway servers, with processes that are killed."""
+"""`thresher demo`: shows Thresher at work on throwaway servers, and kills processes meanwhile."""

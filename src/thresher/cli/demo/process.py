@@ -1,4 +1,4 @@
-"""A program of the demo as a process of its own: something to kill."""
+"""Runs a program of the demo as a child process, which the demo can kill."""
 
 import signal
 import subprocess
@@ -9,18 +9,18 @@ from thresher.core.errors import ThresherError
 
 
 class DemoProcess:
-    """One program. A context manager that leaves no process behind."""
+    """One child process. A context manager: leaving it kills the process."""
 
     def __init__(
         self, what: str, arguments: list[str], log: Path, *, module: str = "thresher", output: bool = False
     ) -> None:
-        """`what` names it in errors. With `output`, its standard output is read by the caller."""
+        """`what` is its name in errors. With `output`, the caller reads its standard output, and not the log."""
         self._what, self._log, self._output = what, log, output
         self._command = [sys.executable, "-m", module, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, next to what is left of the one before."""
+        """Start the program, perhaps again. Its log is appended to."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -30,29 +30,29 @@ class DemoProcess:
             )
 
     def require_alive(self) -> None:
-        """Raise with its last words if it has ended by itself."""
+        """Raise with the last lines of its log if the process has ended."""
         if self.process is not None and self.process.poll() is not None:
             last = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             raise ThresherError(f"the {self._what} ended with exit code {self.process.returncode}:\n{last}")
 
     def pause(self) -> None:
-        """Stop it where it stands, with SIGSTOP: it does nothing until it goes on or is killed."""
+        """Pause the process with SIGSTOP, until `go_on` or `kill`."""
         if self.process is not None:
             self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on after a pause."""
+        """Let the process go on after a pause."""
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill it with -9."""
+        """Kill the process with SIGKILL, and wait for its end."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def stop(self) -> None:
-        """Stop it in good order."""
+        """Stop the process with SIGTERM, and wait for its end."""
         if self.process is not None:
             self.process.terminate()
             self.process.wait(60)

@@ -1,7 +1,7 @@
-"""`thresher demo queue`: messages through three consumers, of which one is killed, as is the tracker; and a verdict.
+"""`thresher demo queue`: sends messages to three consumers, kills one consumer and the tracker, and gives a verdict.
 
-A message is done when its consumer has printed it and acked it. What the killed consumer had started and not acked
-comes again, by the tracker, which was killed meanwhile itself.
+A message is done when its consumer has printed and acked it. The tracker redelivers the messages that the killed
+consumer had started and not acked, although the tracker was killed too.
 """
 
 import contextlib
@@ -32,37 +32,38 @@ from thresher.queue.configuration import configured
 from thresher.queue.topics import init_topics
 
 _QUEUE, _CONSUMERS, _WORKER = "demo", 3, "thresher.cli.demo.worker"
-# So many are sent in a second that a consumer always has some, and at which shares one, then the tracker, is killed.
+# Messages sent per second, enough to keep all consumers busy.
 _PER_SECOND = 700.0
+# The shares of processed messages at which a consumer, then the tracker, is killed.
 _KILL_CONSUMER_SHARE, _KILL_TRACKER_SHARE = 0.4, 0.6
 _LOOK_SECONDS, _REST_SECONDS = 0.1, 90.0
-# How often the consumer to kill is paused until it is at work, and how long it goes on in between.
+# How often a consumer is paused in the hope that it is at work, and how long it runs between two tries.
 _TRIES, _SLICE_SECONDS = 50, 0.01
-# Short, so that nobody waits for long.
+# Short, so that the demo does not take long.
 _REDELIVERY_MS = 4_000
 
 
 @dataclass
 class Scene:
-    """What the demo knows at a moment."""
+    """The state of the demo."""
 
     messages: int
     sent: int = 0
-    # How often each message was processed, by its payload; and deliveries after the first.
+    # How often each message was processed, by its payload; and the number of deliveries after the first.
     processed: Counter[str] = field(default_factory=Counter)
     again: int = 0
-    # What consumers have started and not yet printed as done, by the place of each among them.
+    # The message that each consumer has started and not yet printed as done, by the consumer's index.
     working: dict[int, str] = field(default_factory=dict)
     consumers_killed: int = 0
     trackers_killed: int = 0
-    # What trackers have redelivered that were killed since.
+    # Messages that killed trackers had redelivered.
     redelivered_before: int = 0
     status: dict[str, Any] = field(default_factory=dict)
     doing: str = "starting the tracker on Spark"
 
     @property
     def redelivered(self) -> int:
-        """How many messages trackers have put back into the queue, as far as they told it or consumers saw it."""
+        """How many messages were redelivered, as far as the trackers' status or the consumers' output shows."""
         return max(self.again, self.redelivered_before + int(self.status.get("redelivered", 0)))
 
     @property
@@ -72,7 +73,7 @@ class Scene:
 
 
 def show(messages: int) -> bool:
-    """Bring everything up, let it run, kill on the way, judge, and clean up; False if a message was not processed."""
+    """Start all processes, kill some, give a verdict, and clean up. Returns False if the verdict is not clean."""
     with stopped_by_signals(_interrupt):
         return _show(messages)
 
@@ -147,9 +148,9 @@ def _look(tracker: DemoProcess, at: str, scene: Scene, live: Live) -> None:
 
 
 def _watch(tracker: DemoProcess, consumers: list[DemoProcess], at: str, scene: Scene, live: Live) -> None:
-    """Look on until everything was processed; kill a consumer, then the tracker, in the middle of it.
+    """Wait until all messages were processed; kill a consumer, then the tracker, meanwhile.
 
-    The killed consumer is taken off the list.
+    The killed consumer is removed from the list.
     """
     deadline = time.monotonic() + scene.messages / _PER_SECOND + _REST_SECONDS
     while not (scene.done and scene.redelivered) and time.monotonic() < deadline:
@@ -167,16 +168,16 @@ def _watch(tracker: DemoProcess, consumers: list[DemoProcess], at: str, scene: S
             tracker.start()
         elif scene.trackers_killed and scene.status.get("ready"):
             scene.doing = "tracking again"
-    # The last acks.
+    # Time for the last acks.
     time.sleep(_LOOK_SECONDS)
     _look(tracker, at, scene, live)
 
 
 def _kill_one_at_work(consumers: list[DemoProcess], scene: Scene) -> None:
-    """Kill a consumer while it works on a message: one that was started and not acked is redelivered.
+    """Kill a consumer while it works on a message, so that the message is redelivered.
 
-    The consumer is paused first: its lines are read meanwhile, and it cannot ack. Its partitions are its own, so that
-    messages wait for it until it is met at work.
+    The consumer is paused first, so that it cannot ack while its output is read. Its partitions are assigned to it
+    alone, so that messages wait for it until a pause meets it at work.
     """
     for _ in range(_TRIES):
         for place in list(scene.working):
@@ -193,11 +194,11 @@ def _kill_one_at_work(consumers: list[DemoProcess], scene: Scene) -> None:
 
 @contextlib.contextmanager
 def _reading(consumer: DemoProcess, place: int, scene: Scene) -> Iterator[None]:
-    """Note what a consumer prints."""
+    """Record what a consumer prints."""
 
     def read() -> None:
         for line in (consumer.process and consumer.process.stdout) or ():
-            # The last line of one that was killed may be half.
+            # The last line of a killed consumer may be incomplete.
             with contextlib.suppress(ValueError):
                 message = json.loads(line)
                 if "started" in message:
@@ -215,7 +216,7 @@ def _reading(consumer: DemoProcess, place: int, scene: Scene) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sending(config: Any, scene: Scene) -> Iterator[None]:
-    """Send the messages, over a while."""
+    """Send the messages at a steady rate."""
 
     def send() -> None:
         with QueueService(config) as service, service.queue(_QUEUE).producer() as producer:

@@ -1,4 +1,4 @@
-"""`thresher demo`: an outbox relayed to Kafka before your eyes, with a `kill -9` in the middle, and a verdict."""
+"""`thresher demo`: relays an outbox to Kafka, kills the relay with `kill -9` meanwhile, and gives a verdict."""
 
 import contextlib
 import math
@@ -33,7 +33,7 @@ from thresher.testing.reading import follow_topic, read_topics, rows_held
 
 _TOPIC = "demo.orders"
 _TABLE = TableName(table="outbox")
-# How fast and for how long it is written at most, and at which share of it the relay is killed.
+# Rows written per second, the longest time of writing, and the share of rows at which the relay is killed.
 _RATE, _SECONDS = 650.0, 30.0
 _KILL_SHARE = 0.6
 _LOOK_SECONDS = 0.25
@@ -42,7 +42,7 @@ _DRAIN_SECONDS = 60.0
 
 @dataclass
 class Scene:
-    """What the demo knows at a moment."""
+    """The state of the demo."""
 
     records: int
     tally: Tally = field(default_factory=Tally)
@@ -55,11 +55,11 @@ class Scene:
 
 
 def show(records: int, report: Path) -> bool:
-    """Bring everything up, let it run, kill the relay on the way, judge, write the report, and clean up.
+    """Start all processes, kill the relay, give a verdict, write the report, and clean up.
 
     Returns False if the verdict is not clean.
     """
-    # SIGTERM too: the relay is a process of its own, and would go on without us.
+    # SIGTERM too: the relay is a child process, and would go on without its parent.
     with stopped_by_signals(_interrupt):
         return _show(records, report)
 
@@ -124,7 +124,7 @@ def _play(stack: Stack, dsn: str, records: int, directory: Path, report: Path) -
 
 
 def _await_relay(relay: DemoProcess, at: str, scene: Scene) -> None:
-    """Return when its shards are there: their first transactions lay claim to the progress topic."""
+    """Wait until each shard has committed its first transaction, which claims its progress partition."""
     while not scene.status.get("shards") or not all(shard["transactions"] for shard in scene.status["shards"]):
         time.sleep(_LOOK_SECONDS)
         relay.require_alive()
@@ -136,7 +136,7 @@ def _await_relay(relay: DemoProcess, at: str, scene: Scene) -> None:
 def _watch(
     relay: DemoProcess, at: str, scene: Scene, pump: threading.Thread, live: Live, history: Path
 ) -> None:  # fmt: skip
-    """Look on until everything has arrived; kill the relay once, in the middle of it."""
+    """Wait until all rows have arrived; kill the relay once meanwhile."""
     deadline = math.inf
     while time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
@@ -167,7 +167,7 @@ def _pump(fleet: Fleet, scene: Scene) -> None:
 
 @contextlib.contextmanager
 def _following(bootstrap: str, scene: Scene) -> Iterator[None]:
-    """Read what is committed as it comes, and note when."""
+    """Read committed records as they come, and note the times."""
     over = threading.Event()
 
     def follow() -> None:
@@ -197,13 +197,13 @@ def _ways(scene: Scene, history: Path) -> list[tuple[int, int]]:
 
 
 def _latencies(scene: Scene, history: Path) -> tuple[float, float] | None:
-    """Return p50 and p99 of the milliseconds from a row's commit to its reader, of what has arrived."""
+    """Return p50 and p99 of the milliseconds from a row's commit to its reader, for the rows that have arrived."""
     waits = sorted((read - committed) / 1e6 for committed, read in _ways(scene, history))
     return (waits[len(waits) // 2], waits[int(len(waits) * 0.99)]) if waits else None
 
 
 def _write_report(scene: Scene, verdict: Verdict, history: Path, report: Path) -> None:
-    """Write the report and say where it is. A place that cannot be written to costs the report alone."""
+    """Write the report, and print its path. If it cannot be written, the demo's verdict stays valid."""
     ways = _ways(scene, history)
     began = min((committed for committed, _ in ways), default=0)
 

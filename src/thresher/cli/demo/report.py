@@ -30,7 +30,7 @@ td, th { text-align: left; padding: .1rem 1.2rem .1rem 0; font-variant-numeric: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A row's way: when its transaction committed and when a reader got it, in seconds since the first commit."""
+    """The times at which a row was committed and read, in seconds since the first commit."""
 
     committed: float
     read: float
@@ -38,7 +38,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of a plot: its name, and a value, or None for a gap, for each bucket."""
+    """A line of a plot: its name, and for each bucket a value, or None for a gap."""
 
     name: str
     values: Sequence[float | None]
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What the plots show, in buckets of equal length."""
+    """The data of the plots, in buckets of equal length."""
 
     bucket_seconds: float
     written: Sequence[float]
@@ -84,14 +84,14 @@ def course(passages: Iterable[Passage]) -> Course:
 
 
 def page(title: str, shown: Course, kills: Sequence[float], facts: Sequence[tuple[str, str]]) -> str:
-    """Return the report. `kills` are in seconds since the first commit, `facts` pairs of a name and a value."""
+    """Return the report. `kills` are in seconds since the first commit; `facts` are pairs of a name and a value."""
     plots = (
         (
-            "Rows a second",
+            "Rows per second",
             (Line(name="written", values=shown.written), Line(name="read", values=shown.read)),
             _Linear,
         ),
-        ("Rows that wait", (Line(name="committed and not yet read", values=shown.pending),), _Linear),
+        ("Pending rows", (Line(name="committed and not yet read", values=shown.pending),), _Linear),
         (
             "Milliseconds from commit to reader, by the time of the commit",
             (Line(name="p50", values=shown.p50_ms), Line(name="p99", values=shown.p99_ms)),

@@ -1,6 +1,6 @@
-"""A consumer of the demo as a program of its own: it works on each message for a moment, and acks it.
+"""A consumer of the demo, as a separate program: it works on each message for a moment, and acks it.
 
-It prints each message as it starts, and again when the work is done, before the ack.
+It prints each message when it starts, and again when the work is done, before the ack.
 
 python -m thresher.cli.demo.worker FILE QUEUE
 """
@@ -14,7 +14,7 @@ from thresher.core.signals import stopped_by_signals
 from thresher.queue import QueueService
 from thresher.queue.configuration import load_queue_config
 
-# Longer than messages take to come, so that a consumer is at work nearly always.
+# Longer than the time between two messages, so that a consumer is nearly always at work.
 _WORK_SECONDS = 0.006
 
 

@@ -1,8 +1,8 @@
-"""Fits a table to a width: a row is one line, and a column that has no room is left out as a whole.
+"""Fits a table to a width: each row is one line, and a column that does not fit is left out.
 
-1. Columns are taken in the order of their importance, each where it still fits.
-2. Columns that may be shortened are, where not all fit otherwise: a value ends with "…" then.
-3. The first column is always there.
+1. Columns are added in the order of their importance, if they still fit.
+2. If the whole table does not fit, long values of some columns are shortened, and end with "…".
+3. The most important column is always shown.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
-# The width to which a value may be shortened.
+# The width to which values are shortened.
 SHORTEST = 24
 # A column's border and the blanks on both sides; the table has one border more.
 _BORDER = 3
@@ -18,7 +18,7 @@ _BORDER = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """The table as it is shown; `left_out` are the columns for which there is no room."""
+    """The table as it is shown; `left_out` are the columns that do not fit."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -33,10 +33,10 @@ def fitted(
     importance: Sequence[str] = (),
     shortened: Collection[str] = (),
 ) -> Fitted:
-    """Return what fits; `importance` has the columns that matter most first, the others follow in their own order.
+    """Return the columns that fit. `importance` lists the most important ones first; the others follow in order.
 
-    Without a width, everything fits. A letter that cannot be printed is shown as its escape: whoever writes a value
-    must not write to an operator's terminal.
+    Without a width, everything fits. Unprintable characters are escaped: a value must not control an operator's
+    terminal.
     """
     lines = [tuple(map(_one_line, row)) for row in rows]
     if width is None or _width(columns, lines) <= width:

@@ -1,7 +1,7 @@
-"""The help of a command, laid out for the width of the terminal: lines are broken between words, and nowhere else.
+"""The help page of a command, laid out for the width of the terminal. Lines are broken only between words.
 
-The names of an option stand left and its text right of them. Where the names take more than their share of the width,
-the text begins below them: names of environment variables and of flags stay whole at 80 columns.
+The names of an option are on the left, its text is on the right. If the names are too wide, the text begins on the next
+line, so that the names of flags and environment variables stay whole at 80 columns.
 """
 
 import textwrap
@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-# The widest names that stand on one line with their text.
+# The widest names that share a line with their text.
 _NAMES_WIDTH = 28
 _BETWEEN = 2
 # A panel's two borders and the blanks beside them.
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Command(TyperCommand):
-    """A command with such a help."""
+    """A command with this help page."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the panels are printed, with colours
         """Print the help."""
@@ -31,7 +31,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands with such a help."""
+    """A group of commands with this help page."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as above
         """Print the help."""
@@ -44,7 +44,7 @@ class Group(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """Commands that have such a help, as a group of their own."""
+    """An application whose commands have this help page."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"cls": Group, "add_completion": False, "pretty_exceptions_enable": False, **settings})
@@ -55,9 +55,9 @@ class Commands(typer.Typer):
 
 
 def entry_lines(entries: Sequence[tuple[str, str]], width: int, names_width: int = _NAMES_WIDTH) -> list[str]:
-    """Return names and their texts in two columns of lines that are no wider than `width`.
+    """Return names and their texts in two columns, as lines that are no wider than `width`.
 
-    A single word that is wider stays whole, and its line is too wide then.
+    A single word that is wider is not broken: its line is too wide.
     """
     left = min(names_width, max((len(names) for names, _ in entries), default=0))
     column = width - left - _BETWEEN
@@ -101,7 +101,7 @@ def _records(command: Any, ctx: Any, kind: str) -> list[tuple[str, str]]:
     """Return the names and the text of each argument, or of each option."""
     found: Iterable[Any] = (each for each in command.get_params(ctx) if each.param_type_name == kind)
     records = (each.get_help_record(ctx) for each in found)
-    # The library escapes the brackets of environment and default for markup.
+    # Typer escapes the brackets around variables and defaults for markup.
     return [(names, " ".join(text.replace("\\[", "[").split())) for names, text in filter(None, records)]
 
 
@@ -110,7 +110,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _broken(text: str, width: int) -> list[str]:
-    # The label is one word: a name behind it may need a line of its own.
+    # Treat the label as one word: the name behind it may need its own line.
     held = text.replace("env var:", "env\N{NO-BREAK SPACE}var:")
     lines = textwrap.wrap(held, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -1,7 +1,6 @@
-"""`thresher queue`: message queues on Kafka, from a shell: make their topics, send, receive, and look.
+"""`thresher queue`: message queues on Kafka from a shell: creates topics, sends, receives and inspects messages.
 
-No command starts a message that it does not print, so a look with `receive` takes nothing away from other consumers
-beyond what it shows.
+`receive` starts no message that it does not print, so other consumers still get all other messages.
 """
 
 import os
@@ -36,27 +35,29 @@ from thresher.core.signals import stopped_by_signals
 if TYPE_CHECKING:
     from thresher.queue import Message, MessageId
 
-app = Commands(help="Make the topics of message queues on Kafka; send, receive, track and look.", no_args_is_help=True)
+app = Commands(help="Message queues on Kafka: create topics, send, receive, inspect, redeliver.", no_args_is_help=True)
 
 
 def init(
     config: ConfigFile = None,
     stack: StackName = None,
     partitions: Annotated[
-        int | None, typer.Option(help="Partitions of the message topic at least; 4 if it is made.", min=1)
+        int | None,
+        typer.Option(help="Least number of partitions of the message topic; by default a new one has 4.", min=1),
     ] = None,
     marker_partitions: Annotated[
-        int | None, typer.Option(help="Partitions of the marker topic at least; 4 if it is made.", min=1)
+        int | None,
+        typer.Option(help="Least number of partitions of the marker topic; by default a new one has 4.", min=1),
     ] = None,
     *,
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """Make the topics of the queues that are missing, and judge those that are there. None is changed.
+    """Create the missing topics of the queues, and check the existing ones, which are not changed.
 
-    Exit code 4 if a topic could lose messages, or has fewer partitions than asked for: its problems say what to do.
+    Exit code 4 if a topic could lose messages, or has too few partitions: the output says what to do.
     """
-    # Only here, as in every command: the other commands work without the packages of queues.
+    # Imported here, as in every command: the other commands work without the packages of queues.
     from thresher.queue.topics import init_topics  # noqa: PLC0415
 
     judged = init_topics(
@@ -80,31 +81,31 @@ def init(
 def send(
     queue: QueueId,
     payload: Annotated[
-        str | None, typer.Argument(metavar="PAYLOAD", help="The payload. Without it, or as -: all of standard input.")
+        str | None, typer.Argument(metavar="PAYLOAD", help="The payload. If it is - or missing: all of standard input.")
     ] = None,
     config: ConfigFile = None,
     stack: StackName = None,
     header: Annotated[list[str] | None, typer.Option(help="A header, as name=value; may be repeated.")] = None,
-    delay: Annotated[float, typer.Option(help="Seconds until it is delivered. A tracker has to run.", min=0)] = 0.0,
+    delay: Annotated[float, typer.Option(help="Seconds until delivery. Needs a running tracker.", min=0)] = 0.0,
     own_max_deliveries: Annotated[
-        int | None, typer.Option(help="Deliveries of these messages at most, whatever their queue's limit is.", min=1)
+        int | None, typer.Option(help="Maximum number of deliveries; overrides the queue's limit.", min=1)
     ] = None,
     own_ttl: Annotated[
-        float | None, typer.Option(help="Seconds after their first start in which they come again.", min=0.001)
+        float | None, typer.Option(help="Seconds after the first start in which a message is redelivered.", min=0.001)
     ] = None,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Send a message for each line of standard input, without its line end.")
+        bool, typer.Option("--lines", help="Send each line of standard input, without its line end, as a message.")
     ] = False,
     *,
     flags: Mapping[str, Any],
     as_json: JsonLines = False,
 ) -> None:
-    """Send a message, or one for each line, and print each id once the broker has the message.
+    """Send a message, or one for each line, and print each id when the broker has confirmed the message.
 
-    Standard input is sent as it is, with a line end at its end. With --lines, reading stops at the first message that
-    fails, and the messages before it are waited for. Exit codes: 1 a message was refused, or whether it was sent is
-    unknown, as the error says: sending it again may put it into the queue twice; 2 a message is too large, or a header
-    cannot be; 4 somebody has to act, for example make the topics.
+    Standard input is sent unchanged, including a line end at its end. With --lines, reading stops at the first message
+    that fails, and the command waits for the messages before it. Exit codes: 1 a message was refused, or its outcome is
+    unknown, as the error says: sending it again may duplicate it; 2 a message is too large, or a header is invalid; 4 a
+    person has to act, for example create the topics.
     """
     from thresher.queue import QueueService  # noqa: PLC0415
     from thresher.queue.inspection import reached  # noqa: PLC0415
@@ -128,27 +129,29 @@ def receive(
     queue: QueueId,
     config: ConfigFile = None,
     stack: StackName = None,
-    most: Annotated[int, typer.Option("--max", help="Messages at most.", min=1, max=1_000_000)] = 1,
+    most: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1, max=1_000_000)] = 1,
     timeout: Annotated[
-        float, typer.Option(help="Seconds without a message after which it ends. Joining the group takes some.", min=0)
+        float,
+        typer.Option(help="Seconds without a message until the command ends. Joining the group takes some.", min=0),
     ] = 10.0,
     no_ack: Annotated[
-        bool, typer.Option("--no-ack", help="Give the messages back at the end: the tracker redelivers them.")
+        bool, typer.Option("--no-ack", help="Nack the messages at the end, so that the tracker redelivers them.")
     ] = False,
     *,
     flags: Mapping[str, Any],
     as_json: JsonLines = False,
 ) -> None:
-    """Receive messages, print each payload and a line end, and ack what was printed.
+    """Receive messages, print each payload and a line end, and ack the printed messages.
 
     A message is acked after it was printed and flushed. The acks of the last --max-in-progress of --max messages are
-    sent at the end, when the command has left the group, so that it starts no message that it does not print: if it is
-    killed before, those are redelivered, though they were printed.
+    sent at the end, after the command has left the group, so that it starts no message that it does not print. If it is
+    killed before, these messages are redelivered, although they were printed.
 
-    It ends after --max messages, after --timeout without one, or by SIGINT or SIGTERM. --json has every byte: a payload
-    that is no text is in payload_base64. Exit codes: 0 a message came, or a signal ended it; 1 none came in time, or it
-    failed, as the error says: what was not confirmed is redelivered; 2 what was asked for cannot work; 4 somebody has
-    to act, for example make the topics, or set lost offsets.
+    The command ends after --max messages, after --timeout without a message, or on SIGINT or SIGTERM. --json keeps
+    every byte: a payload that is no text is in payload_base64. Exit codes: 0 a message came, or a signal ended the
+    command; 1 no message came in time, or it failed, as the error says: messages without a confirmed ack are
+    redelivered; 2 invalid options or configuration; 4 a person has to act, for example create the topics, or set lost
+    offsets.
     """
     from thresher.queue import QueueService  # noqa: PLC0415
     from thresher.queue.inspection import reached  # noqa: PLC0415
@@ -179,18 +182,19 @@ def peek(
     queue: QueueId,
     config: ConfigFile = None,
     stack: StackName = None,
-    most: Annotated[int, typer.Option("--max", help="Messages at most.", min=1, max=100_000)] = 10,
-    last: Annotated[bool, typer.Option("--last", help="The newest messages instead of the oldest.")] = False,
+    most: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1, max=100_000)] = 10,
+    last: Annotated[bool, typer.Option("--last", help="Show the newest messages instead of the oldest.")] = False,
     handed_off: Annotated[
-        bool, typer.Option("--all", help="Also messages that consumers were handed, while the topic keeps them.")
+        bool,
+        typer.Option("--all", help="Also show messages that consumers have received, if the topic still has them."),
     ] = False,
     *,
     flags: Mapping[str, Any],
     as_json: JsonLines = False,
 ) -> None:
-    """Show messages that wait in a queue, the oldest first. Nothing is received, and nothing changes.
+    """Show messages that wait in a queue, oldest first. No message is received, and nothing changes.
 
-    The message topic is read up to its end, with the records of all queues: where they are many, this takes a while.
+    The command reads the message topic, with the records of all queues, to its end: a large topic takes a while.
     """
     from thresher.queue.inspection import described, time_of  # noqa: PLC0415
     from thresher.queue.inspection import peek as read  # noqa: PLC0415
@@ -231,11 +235,11 @@ def stats(
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """Show how queues stand: those named, or all that ever had a consumer. Nothing changes.
+    """Show lag and messages in progress: of the named queues, or of all that ever had a consumer. Nothing changes.
 
-    The lag is counted in records of the message topic, of all queues, that the queue's consumers have yet to pass. In
-    progress are messages with a Start and no End, among the markers that the topic keeps: it is read to its end, which
-    may take a while. Exit code 4 if the group of a queue may not be read: the others are shown all the same.
+    The lag counts records of the message topic, of all queues, that the queue's consumers have not read yet. A message
+    is in progress if the marker topic has its Start and not its End: the topic is read to its end, which may take a
+    while. Exit code 4 if the consumer group of a queue may not be read: the other queues are still shown.
     """
     from thresher.queue.inspection import as_json_text, time_of  # noqa: PLC0415
     from thresher.queue.inspection import stats as read  # noqa: PLC0415

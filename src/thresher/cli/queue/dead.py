@@ -1,4 +1,4 @@
-"""`thresher queue dead`: messages that are not delivered any more, to look at, to put back, or to drop."""
+"""`thresher queue dead`: lists and shows dead letters, and puts them back into their queues or drops them."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,23 +25,23 @@ from thresher.core.errors import InvalidInput, shorten
 if TYPE_CHECKING:
     from thresher.queue.wire.dead_letter import DeadLetter
 
-app = Commands(help="Look at messages that became dead letters; put them back, or drop them.", no_args_is_help=True)
+app = Commands(help="List dead letters, put them back into their queues, or drop them.", no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Origin ids of messages.")]
-OfQueue = Annotated[str | None, typer.Option("--queue", help="Only those of this queue.")]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
+OfQueue = Annotated[str | None, typer.Option("--queue", help="Only dead letters of this queue.")]
+All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
 
 def list_letters(
     config: ConfigFile = None,
     stack: StackName = None,
     queue: OfQueue = None,
-    most: Annotated[int, typer.Option("--max", help="How many at most.", min=1)] = 100,
+    most: Annotated[int, typer.Option("--max", help="Maximum number of dead letters.", min=1)] = 100,
     *,
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """List dead letters, the earliest first."""
+    """List dead letters, oldest first."""
     found = _found(config, with_broker(flags, stack), queue)
     if as_json:
         emit_json({"letters": [_plain(letter) for letter in found[:most]], "more": len(found) > most})
@@ -103,10 +103,10 @@ def replay(
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """Put messages back into their queues: they are delivered as if they were new.
+    """Put dead letters back into their queues, where they are delivered like new messages.
 
-    Each message and its removal from the dead letters are one transaction. Deliveries are counted from one again, and
-    a ttl from the next start.
+    Each message is sent and its dead letter removed in one transaction. Deliveries are counted from one again, and a
+    ttl from the next start.
     """
     from thresher.tracker.dead import replay as change  # noqa: PLC0415
 
@@ -127,7 +127,7 @@ def drop(
 ) -> None:
     """Remove dead letters for good: their messages were not processed, and never will be.
 
-    With --all it asks first. Messages that become dead letters while it asks stay.
+    With --all, the command asks first. Messages that become dead letters meanwhile are kept.
     """
     if asks := every and not yes:
         require_terminal("queue dead drop --all")
@@ -153,9 +153,9 @@ def _change(
     as_json: bool,
     asks: bool = False,
 ) -> None:
-    """Change the letters that the options name. Nothing named is a mistake, not everything."""
+    """Change the selected letters. Raises `InvalidInput` if the options select nothing: that never means all."""
     if not ids and queue is None and not every:
-        raise InvalidInput("which messages? Give ids, --queue or --all")
+        raise InvalidInput("no messages were selected: give ids, --queue or --all")
     problems: list[str] = []
     only = None if queue is None else given_queue_id(queue, problems)
     loaded = load_config(config, flags, problems)

@@ -1,4 +1,4 @@
-"""What every command of queues reads first: the configuration, and the ids of queues as they were given."""
+"""Reads the configuration and the queue ids that every command of queues needs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from thresher.queue import QueueConfig
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="THRESHER_CONFIG", help="YAML file. Environment variables and flags override it."
+    ),
 ]
 QueueId = Annotated[str, typer.Argument(metavar="QUEUE", help="Id of the queue.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object for each message, on its line.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line and message.")]
 
 
 def form() -> "type[QueueConfig]":
@@ -30,7 +33,7 @@ def form() -> "type[QueueConfig]":
 
 
 def load_config(config: Path | None, flags: Mapping[str, Any], problems: Sequence[str] = ()) -> "QueueConfig":
-    """Return the configuration. Raises with its problems and those of the arguments, in one message."""
+    """Return the configuration. Raises one error with its problems and those of the arguments."""
     from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
     from thresher.queue.configuration import load_queue_config  # noqa: PLC0415
 
@@ -47,7 +50,7 @@ def load_config(config: Path | None, flags: Mapping[str, Any], problems: Sequenc
 
 
 def given_queue_id(given: str, problems: list[str]) -> bytes:
-    """Return the id of a queue as the command line has it; what is wrong with it goes to `problems`."""
+    """Return the id of a queue from the command line. If it is invalid, add to `problems` and return nothing."""
     from thresher.queue.queue import queue_id  # noqa: PLC0415
 
     try:
@@ -59,6 +62,6 @@ def given_queue_id(given: str, problems: list[str]) -> bytes:
 
 
 def text_of(content: bytes) -> str:
-    """Return bytes for a table: whoever may send must not write to an operator's terminal."""
+    """Return bytes as printable text for a table: a sender must not control an operator's terminal."""
     text = content.decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

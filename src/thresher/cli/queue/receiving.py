@@ -1,8 +1,8 @@
-"""Receives messages for a shell: as many as were asked for, no longer than asked for, and settled once printed.
+"""Receives messages for a shell, up to a number and a time limit, and settles each message after it was printed.
 
-1. A message is printed, through to the reader of standard output, and then settled: never the other way.
-2. An ack makes room for another message. So the acks of the last messages that were asked for wait until the group is
-   left: no message is started that is not printed.
+1. A message is printed and flushed to standard output, and only then settled.
+2. An ack lets the consumer start another message. So the acks of the last messages are sent after the consumer has left
+   the group: no message is started that is not printed.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from thresher.queue import Message, QueueConsumer, QueueService
 
-# Received at a time; and how often a stop is looked for.
+# Messages received at a time; and seconds between two checks for a stop.
 _BATCH, _LOOK_SECONDS = 100, 0.2
 _UNKNOWN_MARKERS = "thresher_queue_markers_unknown"
 
@@ -28,11 +28,11 @@ def receive_messages(
     ack: bool,
     stopped: Callable[[], bool],
 ) -> int:
-    """Print messages and settle them; return how many. `most` at once may be in progress, or fewer.
+    """Print up to `most` messages and settle them; return their number. At most `most` are in progress at once.
 
-    Raises `MarkerUnknown` where the broker has not confirmed every ack, or what ended the consumer or the printing.
+    Raises `MarkerUnknown` if the broker has not confirmed every ack, and passes on errors of consumer and printing.
     """
-    # Behind these, an ack would make room for a message too many.
+    # After this many messages, an ack could start a message too many.
     settled_at_once = most - service.config.max_in_progress if ack else 0
     received: int = 0
     held: list[Message] = []
@@ -46,13 +46,13 @@ def receive_messages(
                 else:
                     message.ack()
         finally:
-            # What was printed is settled, whatever ended it.
+            # Printed messages are settled, whatever ended the loop.
             _settle(service, consumer, held, ack=ack)
     return received
 
 
 def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: Callable[[], bool]) -> "Iterator[Message]":
-    """Yield messages until there were enough, none came for a while, or a signal; then what was started till then."""
+    """Yield messages until `most`, `timeout` or a stop. Then leave the group, and yield messages already started."""
     from thresher.queue import QueueClosed  # noqa: PLC0415
 
     count, heard = 0, time.monotonic()
@@ -66,7 +66,7 @@ def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: Cal
             break
     consumer.leave()
     with contextlib.suppress(QueueClosed):
-        # It has left, and nothing more was started.
+        # Raised when the consumer has left, and all started messages were yielded.
         while count < most:
             batch = consumer.receive_batch(most - count, 0.0)
             yield from batch
@@ -74,7 +74,7 @@ def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: Cal
 
 
 def _settle(service: "QueueService", consumer: "QueueConsumer", held: "list[Message]", *, ack: bool) -> None:
-    """Ack messages or give them back, and wait for the broker. Raises `MarkerUnknown`."""
+    """Ack or nack messages, and wait for the broker. Raises `MarkerUnknown`."""
     from thresher.queue import MarkerUnknown  # noqa: PLC0415
 
     consumer.leave()
@@ -86,4 +86,4 @@ def _settle(service: "QueueService", consumer: "QueueConsumer", held: "list[Mess
     answered = consumer.flush()
     unknown = next(each.value for each in service.metrics() if each.family.name == _UNKNOWN_MARKERS)
     if not answered or unknown:
-        raise MarkerUnknown("the broker has not confirmed every ack: some of what was printed may be redelivered")
+        raise MarkerUnknown("the broker has not confirmed every ack: some printed messages may be redelivered")

@@ -1,8 +1,8 @@
-"""Sends lines as messages, and prints each id, in the order of the lines, once the broker has confirmed it.
+"""Sends lines as messages, and prints each id, in the order of the lines, when the broker has confirmed it.
 
-1. One thread reads lines and sends them; another waits for the broker, and prints. So an id does not wait for the next
-   line, and at most 10,000 messages are unconfirmed.
-2. The first message that fails, or a reader of the ids that went away, ends the reading. What was sent before is waited
+1. One thread reads and sends lines; another waits for the broker and prints ids. So an id is printed before the next
+   line is read, and at most 10,000 messages are unconfirmed.
+2. Reading ends with the first message that fails, or when ids can no longer be printed. Messages sent before are waited
    for.
 """
 
@@ -19,7 +19,7 @@ from thresher.core.errors import ThresherError
 if TYPE_CHECKING:
     from thresher.queue import MessageId, QueueProducer
 
-# Lines whose sends are not confirmed yet; how often progress is told; how many failures are.
+# The most unconfirmed lines; seconds between two progress notes; the most failures that are shown.
 _IN_FLIGHT, _TELL_SECONDS, _TELL_FAILURES = 10_000, 5.0, 100
 
 
@@ -30,7 +30,7 @@ def send_lines(
     print_id: "Callable[[MessageId], None]",
     **limits: Any,
 ) -> None:
-    """Send a message for each line, with these limits, and print their ids.
+    """Send each line as a message, with these limits, and print the ids.
 
     Raises the first error, with the number of its line.
     """
@@ -54,7 +54,7 @@ def send_lines(
 
 
 class _Confirming:
-    """The thread that waits for the broker. `failed` has the numbers of lines, and why."""
+    """The thread that waits for the broker and prints ids. `failed` has the line numbers and errors of failed sends."""
 
     def __init__(self, print_id: "Callable[[MessageId], None]") -> None:
         self._print_id = print_id
@@ -66,11 +66,11 @@ class _Confirming:
         self._thread.start()
 
     def take(self, number: int, sent: "Future[MessageId]") -> None:
-        """Take in the send of a line; wait while too many are unconfirmed."""
+        """Add the send of a line. Blocks while too many are unconfirmed."""
         self._waiting.put((number, sent))
 
     def close(self) -> None:
-        """Wait for all that was sent."""
+        """Wait until all sends are confirmed or have failed."""
         self._waiting.put(None)
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""`thresher queue track`: the redelivery tracker as a program, from a file, the environment and flags."""
+"""`thresher queue track`: runs the redelivery tracker, configured by a file, the environment and flags."""
 
 import logging
 import os
@@ -29,17 +29,17 @@ def track(
     stack: StackName = None,
     *,
     flags: Mapping[str, Any],
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: the same as --log-level debug.")] = False,
 ) -> None:
     """Redeliver messages that were started and not acked in time, until SIGINT or SIGTERM.
 
-    The file is that of the queues' clients; the tracker's own keys are its section redelivery-tracker. Of several that
-    are started for one pair of topics, one leads and the others wait for their turn. The first signal finishes what is
-    open, the second does not wait. Exit codes: 0 stopped as asked, 1 it failed and may be started again, 2 the
-    configuration cannot work, 3 superseded by a newer tracker (without an election: do not restart), 4 somebody has to
-    act: a topic's settings, permissions, markers that are gone, or memory.
+    The file is the one of the queues' clients; the tracker's own keys are in its section redelivery-tracker. Several
+    trackers may run for one pair of topics: one leads, the others stand by. The first signal finishes open
+    transactions, the second does not wait. Exit codes: 0 stopped as asked, 1 failed: may be restarted, 2 invalid
+    configuration, 3 superseded by a newer tracker (without an election: do not restart), 4 a person has to act: a
+    topic's settings, permissions, markers that are gone, or memory.
     """
-    # Only here: the other commands work without the tracker's packages.
+    # Imported here: the other commands work without the tracker's packages.
     from thresher.cli.serving import pages_shown  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
     from thresher.tracker.configuration import load_tracker_config  # noqa: PLC0415

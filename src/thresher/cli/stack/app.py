@@ -1,4 +1,4 @@
-"""`thresher stack`: a local Postgres and Kafka that stay until they are told to go."""
+"""`thresher stack`: a local Postgres and Kafka that run until they are stopped."""
 
 import collections
 import socket
@@ -19,7 +19,7 @@ from thresher.devstack.problem import StackProblem
 app = Commands(help="Run a local Postgres and Kafka.", no_args_is_help=True)
 
 Name = Annotated[
-    str, typer.Option("--name", "--stack", metavar="NAME", help="Several stacks can run side by side, by name.")
+    str, typer.Option("--name", "--stack", metavar="NAME", help="Name of the stack. Several can run side by side.")
 ]
 _KEEP_UP_SECONDS = 0.2
 _DEFAULT = "default"
@@ -36,12 +36,12 @@ def up(
     ] = None,
     nodes: Annotated[int, typer.Option(help="Kafka nodes: 1, 2 or 3.", min=1, max=3)] = 1,
     kafka_version: Annotated[str, typer.Option(help="4.2.1, or 3.9.1 for old clients.")] = "4.2.1",
-    fresh: Annotated[bool, typer.Option(help="Discard what an earlier run of it left.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Delete the data of an earlier run first.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the stack and leave it running. Its data and its ports are kept over 'down', unless discarded.
+    """Start the stack and leave it running. 'down' keeps its data and its ports, unless they are discarded.
 
-    The lines with 'export' name the servers to every command, and to programs of your own: 'thresher stack env'
+    The printed 'export' lines name the servers for every command, and for your own programs. 'thresher stack env'
     prints them again.
     """
     stack = KeptStack(name)
@@ -52,20 +52,20 @@ def up(
     with fetching() as progress, err.status("starting Postgres and Kafka"):
         endpoints = stack.up(spec, progress)
     if before not in {None, stack.last_ports()} and (postgres_port, kafka_port) == (None, None):
-        note("a port of the last run is taken: the stack has others now, so export the lines below again")
+        note("a port of the last run is in use: the stack has new ports, so run the export lines below again")
     _show(stack, endpoints, as_json=as_json)
 
 
 @app.command("env")
 def print_environment(name: Name = _DEFAULT) -> None:
-    """Print the lines for a shell that name the servers: eval "$(thresher stack env)"."""
+    """Print export lines that name the servers, for a shell: eval "$(thresher stack env)"."""
     for line in export_lines(named_endpoints(name)):
         emit_text(line)
 
 
 @app.command()
-def down(name: Name = _DEFAULT, discard: Annotated[bool, typer.Option(help="Throw the data away.")] = False) -> None:
-    """Stop the stack in good order; its data stays unless discarded."""
+def down(name: Name = _DEFAULT, discard: Annotated[bool, typer.Option(help="Delete the data.")] = False) -> None:
+    """Stop the stack cleanly. Its data is kept, unless it is discarded."""
     stack = KeptStack(name)
     if name != _DEFAULT and not stack.known:
         raise StackProblem(f"there is no stack {name!r}; {known_stacks()}")
@@ -75,7 +75,7 @@ def down(name: Name = _DEFAULT, discard: Annotated[bool, typer.Option(help="Thro
 
 @app.command()
 def status(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
-    """Say whether the stack runs and where; exit code 1 if it does not."""
+    """Show whether the stack runs, and its addresses; exit code 1 if it does not run."""
     stack = KeptStack(name)
     endpoints = stack.endpoints()
     if endpoints is None:
@@ -92,7 +92,7 @@ def status(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
 
 @app.command("list")
 def list_stacks(as_json: AsJson = False) -> None:
-    """List all stacks that run or have data, and where they are reached."""
+    """List all stacks that run or have data, with their addresses."""
     found = [(name, KeptStack(name).endpoints()) for name in all_stacks()]
     if as_json:
         stacks = [{"name": name, "running": at is not None, **(asdict(at) if at else {})} for name, at in found]
@@ -113,10 +113,10 @@ def list_stacks(as_json: AsJson = False) -> None:
 def logs(
     server: Annotated[str | None, typer.Argument(help="postgres, kafka-1, …; all by default.")] = None,
     name: Name = _DEFAULT,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.", min=0)] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as more is written.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Number of last lines to show.", min=0)] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
 ) -> None:
-    """Show what the servers logged."""
+    """Show the logs of the servers."""
     found = KeptStack(name).logs()
     if server is not None and server not in found:
         raise StackProblem(f"stack {name!r} has no log of {server!r}; there are: {', '.join(found) or 'none'}")
@@ -143,7 +143,7 @@ def _last_lines(path: Path, lines: int) -> tuple[list[str], int]:
 
 
 def _show(stack: KeptStack, endpoints: Endpoints, *, as_json: bool) -> None:
-    # Only here: the other commands work without the driver.
+    # Imported here: the other commands work without the driver.
     import psycopg  # noqa: PLC0415
 
     answering = {

@@ -1,4 +1,4 @@
-"""`thresher status`: how a running relay, tail, tracker or capture stands."""
+"""`thresher status`: the state of a running relay, tail, tracker or capture."""
 
 from thresher.cli.status.asking import RelayUnreachable, ask
 from thresher.cli.status.command import status

@@ -1,4 +1,4 @@
-"""Asks a process how it stands, over loopback HTTP."""
+"""Asks a process for its status, over HTTP."""
 
 import json
 import urllib.error
@@ -9,18 +9,18 @@ from thresher.core.errors import InvalidInput, ThresherError
 
 
 class RelayUnreachable(ThresherError):  # noqa: N818
-    """Nobody answers there."""
+    """No process answers at the address."""
 
     retryable = True
 
 
 def ask(at: str) -> dict[str, Any]:
-    """Return what the process at HOST:PORT says of itself."""
+    """Return the status of the process at HOST:PORT."""
     host, _, port = at.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidInput(f"--at {at}: HOST:PORT is needed")
     try:
-        # To the process itself, whatever proxy the environment names.
+        # Directly to the process, even if the environment names a proxy.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://{host}:{port}/status", timeout=15) as answer:
             picture: dict[str, Any] = json.load(answer)
@@ -37,7 +37,7 @@ def _why(at: str, error: Exception) -> str:
             "--at HOST:PORT"
         )
     if isinstance(reason, TimeoutError):
-        return f"{at} does not answer: its process hangs, or a firewall keeps the question from it"
+        return f"{at} does not answer: its process hangs, or a firewall blocks the request"
     if isinstance(reason, OSError):
         return f"{at} cannot be reached: {reason.strerror or reason}"
-    return f"what runs at {at} is no relay, tail, tracker or capture: look at --at"
+    return f"the process at {at} is no relay, tail, tracker or capture: check --at"

@@ -1,8 +1,8 @@
-"""`thresher status`: finds the process that is asked about, and shows how it stands.
+"""`thresher status`: finds a running process, and shows its state.
 
 1. With `--at`, the process at that address.
-2. With a file, the process on this machine that was started with it; with none listed, the address in the file.
-3. With neither, the one process of this machine, or a list of several; with none listed, the usual address.
+2. With a file, the process on this machine that was started with the file; if none is listed, the address in the file.
+3. With neither, the only process on this machine, or a list of several; if none is listed, the default address.
 """
 
 import os
@@ -24,17 +24,19 @@ _AT, _CONFIG = "THRESHER_STATUS", "THRESHER_CONFIG"
 
 def status(
     at: Annotated[
-        str | None, typer.Option("--at", envvar=_AT, metavar="HOST:PORT", help="Where the process shows itself.")
+        str | None, typer.Option("--at", envvar=_AT, metavar="HOST:PORT", help="Address of the process' status pages.")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", envvar=_CONFIG, metavar="FILE", help="The file that it was started with."),
+        typer.Option(
+            "--config", "-c", envvar=_CONFIG, metavar="FILE", help="The file that the process was started with."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a running relay, tail, tracker or capture stands: what it has done, and what waits, shard by shard.
+    """Show the state of a running relay, tail, tracker or capture: work done and work pending, for each shard.
 
-    Without an option, and with several running on this machine, they are listed.
+    Without an option, if several processes run on this machine, they are listed.
     """
     config = chosen_file(at, config, os.environ)
     found = _found(config) if at is None or config is not None else []
@@ -55,7 +57,7 @@ def status(
 
 
 def chosen_file(at: str | None, config: Path | None, environment: Any) -> Path | None:
-    """Return the file, if it is what decides. A flag goes before the environment; two flags are refused."""
+    """Return the file, if it chooses the process. A flag overrides the environment; two flags are refused."""
     if at is None or config is None:
         return config
     at_flag, config_flag = at != environment.get(_AT), str(config) != environment.get(_CONFIG)
@@ -70,7 +72,7 @@ def _found(config: Path | None) -> list[Running]:
 
 
 def _keys_of(config: Path) -> dict[str, Any]:
-    # Only here: without a file, the packages for reading one are not needed.
+    # Imported here: without a file, the packages for reading one are not needed.
     from thresher.config.document import read  # noqa: PLC0415
 
     keys = dict(read(config))
@@ -82,15 +84,17 @@ def _keys_of(config: Path) -> dict[str, Any]:
 def _address_in(config: Path) -> str:
     at = str(_keys_of(config).get("status") or _USUAL)
     if at in {"off", "False"}:
-        raise InvalidInput(f"{config}: status is off, so that its process shows nothing")
+        raise InvalidInput(f"{config}: status is off, so its process has no status pages")
     return at
 
 
 def _require_name(picture: dict[str, Any], config: Path, at: str) -> None:
-    """Raise where the answer is another process'."""
+    """Raise if another process answered."""
     name = _keys_of(config).get("name")
     if name is not None and str(name) != picture.get("name"):
-        raise RelayUnreachable(f"at {at} runs {picture.get('name')!r}, and {config} is of {name!r}: is that running?")
+        raise RelayUnreachable(
+            f"the process at {at} is {picture.get('name')!r}, and {config} is for {name!r}: is {name!r} running?"
+        )
 
 
 def _list(found: Sequence[Running], as_json: bool, *, of_file: bool) -> None:

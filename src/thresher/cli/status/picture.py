@@ -1,4 +1,4 @@
-"""Shows how a running relay, tail, tracker or capture stands, for people."""
+"""Prints the status of a running relay, tail, tracker or capture, for people."""
 
 from collections.abc import Collection
 from typing import Any
@@ -8,7 +8,7 @@ from thresher.core.topic_name import is_topic
 
 
 def show(picture: dict[str, Any]) -> None:
-    """Show what a process says of itself; of a standby, which has nothing else to show, who leads."""
+    """Show the status of a process. A standby has no figures: show the leader instead."""
     if picture.get("role") == "standby":
         sentence(f"{picture['name']} stands by here: {picture.get('leader') or 'another process'} leads")
         _show_trouble(picture)
@@ -161,9 +161,9 @@ def _show_errors(picture: dict[str, Any]) -> None:
 
 
 def _show_trouble(picture: dict[str, Any], aside: Collection[str] = ()) -> None:
-    """Show what every process may wait for; servers that are `aside` were told of."""
+    """Show what the process waits for, and which servers do not answer, except those in `aside`."""
     if picture["waiting_for"]:
-        note(f"it waits to take over: {picture['waiting_for']}")
+        note(f"the process waits to take over: {picture['waiting_for']}")
     for server, state in picture["servers"].items():
         if server not in aside and not state["up"]:
             note(f"alarm: its {server} does not answer: {state['trouble']}")

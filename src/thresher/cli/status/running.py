@@ -1,9 +1,9 @@
-"""The processes of this machine that show pages, so that 'thresher status' finds them: one file for each.
+"""Lists the processes of this machine that have status pages, so that 'thresher status' finds them: a file for each.
 
-1. A process writes its file aside, locks it, and renames it: whoever finds a file finds it locked.
-2. The lock ends with the process, however that ends: programs that it starts do not inherit the descriptor. A file that
-   is not locked is one of a process that is gone, and whoever finds it removes it.
-3. Where files cannot be written, a process is not listed, and goes on: '--at' still reaches it.
+1. A process writes its file under another name, locks it, and renames it. So a listed file is locked from the start.
+2. The lock ends with the process, even after a kill, because child processes do not inherit the descriptor. A file
+   without a lock belongs to a process that is gone: the next reader removes it.
+3. If files cannot be written, the process is not listed, and goes on: '--at' still reaches it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "[::]": "[:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A process that shows pages at HOST:PORT; `config` is the file that it was started with, if any."""
+    """A process with status pages at HOST:PORT; `config` is the file that it was started with, if any."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ class Running:
 
 @contextlib.contextmanager
 def listed(*, kind: str, name: str, host: str, port: int, config: Path | None) -> Iterator[None]:
-    """List this process for as long as its pages are shown."""
+    """List this process while its pages are served."""
     entry = Running(
         kind=kind,
         name=name,
@@ -56,14 +56,14 @@ def listed(*, kind: str, name: str, host: str, port: int, config: Path | None) -
 
 
 def running() -> list[Running]:
-    """Return the processes that are listed and live, by kind and name."""
+    """Return the listed processes that are alive, sorted by kind and name."""
     found = []
     try:
         paths = list(_place().glob("*.json"))
     except (OSError, PlaceUnusable):
         return []
     for path in paths:
-        # Another user's, or removed meanwhile: not ours to list.
+        # Another user's file, or a file that was removed meanwhile: not listed.
         with contextlib.suppress(OSError, ValueError, TypeError):
             if _is_locked(path):
                 found.append(Running(**json.loads(path.read_text(encoding="utf-8"))))

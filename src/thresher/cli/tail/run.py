@@ -1,4 +1,4 @@
-"""`thresher tail run`, `join` and `leave`: the tail as a program, from a file, the environment and flags."""
+"""`thresher tail run`, `join` and `leave`: runs a tail, and switches an outbox between a relay and a tail."""
 
 import logging
 import os
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from thresher.tail.configuration import TailConfiguration, TailForm
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="THRESHER_CONFIG", help="YAML file. Environment variables and flags override it."
+    ),
 ]
 
 
@@ -36,21 +39,21 @@ def run(
     stack: StackName = None,
     *,
     flags: Mapping[str, Any],
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: the same as --log-level debug.")] = False,
 ) -> None:
-    """Publish what is committed to an outbox, exactly once and in the order of commits, until SIGINT or SIGTERM.
+    """Publish the committed messages of an outbox, exactly once and in commit order, until SIGINT or SIGTERM.
 
-    Of several that are started with one name, one leads and the others wait for their turn, unless --election is none:
-    then the newest leads. The first signal finishes what is open, the second does not wait. Exit codes: 0 stopped as
-    asked, 1 it failed and may be started again, 2 the configuration cannot work, 3 superseded by a newer tail of the
-    same name (do not restart), 4 somebody has to act: wal_level, a right, a publication, a slot, log that is lost.
+    Several processes may run under one name: one leads, the others stand by. With --election none, the newest leads.
+    The first signal finishes open transactions, the second does not wait. Exit codes: 0 stopped as asked, 1 failed: may
+    be restarted, 2 invalid configuration, 3 superseded by a newer tail of the same name: do not restart, 4 a person has
+    to act: wal_level, a permission, a publication, a slot, lost log.
     """
-    # Only here: the other commands work without the tail's packages.
+    # Imported here: the other commands work without the tail's packages.
     from thresher.cli.serving import pages_shown  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
     from thresher.tail.tail import Tail  # noqa: PLC0415
 
-    # A transform in the directory where it was started is found by the workers too.
+    # The workers import transforms from the current directory too.
     sys.path.insert(0, str(Path.cwd()))
     loaded = _loaded(config, stack, {**flags, "log_level": "debug"} if verbose else flags)
     keys = loaded.form
@@ -75,13 +78,13 @@ def join(
     *,
     flags: Mapping[str, Any],
     settled: Annotated[
-        Settling, typer.Option("--settle", help="What the relay does with rows that it sent.")
+        Settling, typer.Option("--settle", help="The relay's setting: whether it deletes or stamps sent rows.")
     ] = Settling.DELETE,
 ) -> None:
-    """Let a tail follow a relay on the same table: from now on the log is read, and the table is not polled.
+    """Switch an outbox table from a relay to a tail, which reads the log and does not poll the table.
 
-    Stop the relay's processes first, and let writers stand still until it has drained the table: with a row that waits,
-    nothing is changed. Writers need not stop for the switch itself, which keeps them waiting for a moment.
+    Before: pause writers until the relay has drained the table, then stop the relay's processes. If a row is pending,
+    nothing is changed. Writers may run during the switch itself: it locks the table for a moment.
     """
     from thresher.relay.leader.take_over import give_up  # noqa: PLC0415
     from thresher.relay.settings import Settings  # noqa: PLC0415
@@ -105,17 +108,17 @@ def join(
 
 
 def leave(config: ConfigFile = None, stack: StackName = None, *, flags: Mapping[str, Any]) -> None:
-    """Let a relay follow a tail on the same table: the slot is dropped, and the table is polled from now on.
+    """Switch an outbox table from a tail to a relay, which polls the table. The slot is dropped.
 
-    Stop the tail's processes first, when it has published everything and writers stand still: with a row that was not
-    published, nothing is changed. Rows that stayed in the table were published, and are deleted.
+    Before: pause writers until the tail has published everything, then stop the tail's processes. If a row was not
+    published, nothing is changed. The rows in the table, which were published, are deleted.
     """
     from thresher.tail.leader import switching  # noqa: PLC0415
 
     settings = _loaded(config, stack, flags).settings
     deleted = switching.leave(settings)
     out.print(
-        f"{settings.outbox} is a relay's from now on; deleted from it: "
+        f"{settings.outbox} belongs to a relay from now on; deleted from it: "
         f"{counted(deleted, 'row that was published', 'rows that were published')}. Start the relay",
         markup=False,
     )

@@ -1,4 +1,4 @@
-"""`thresher tail slot`: makes, checks and drops the slot and the publication by which a tail reads the log."""
+"""`thresher tail slot`: creates, checks and drops the replication slot and the publication of a tail."""
 
 import enum
 from collections.abc import Iterator
@@ -19,20 +19,20 @@ from thresher.outbox import Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
 from thresher.tail.slot import LogUnreadable, SlotCheck, check_slot, create_slot
 
-app = Commands(help="Make, check or drop the slot by which a tail reads the log.", no_args_is_help=True)
+app = Commands(help="Create, check or drop the replication slot of a tail.", no_args_is_help=True)
 
 
 class Via(enum.StrEnum):
-    """Where an outbox keeps its messages."""
+    """The place of an outbox's messages."""
 
     TABLE = "table"
     LOG = "log"
 
 
-ViaOption = Annotated[Via, typer.Option("--via", help="Whether messages are in a table, or in the log alone.")]
-SlotOption = Annotated[str | None, typer.Option("--slot", help="The slot; thresher_OUTBOX without one.")]
+ViaOption = Annotated[Via, typer.Option("--via", help="Place of the messages: a table, or the log alone.")]
+SlotOption = Annotated[str | None, typer.Option("--slot", help="Name of the slot; by default thresher_OUTBOX.")]
 PublicationOption = Annotated[
-    str | None, typer.Option("--publication", help="The publication; called as the slot without one.")
+    str | None, typer.Option("--publication", help="Name of the publication; by default that of the slot.")
 ]
 
 
@@ -47,9 +47,10 @@ def create(
     slot: SlotOption = None,
     publication: PublicationOption = None,
 ) -> None:
-    """Make the publication if there is none, then the slot: the log is kept from then on, so let a tail read it soon.
+    """Create the publication, if it is missing, and the slot. From then on the server keeps its log: start a tail soon.
 
-    Waits for transactions that are open. Exit code 4 where the server, or what you may do there, has to change first.
+    Waits for the end of open transactions. Exit code 4 if a setting of the server or your permissions have to change
+    first.
     """
     with _slots(ds, stack, outbox, schema, shape, via) as (slots, source, default):
         name = slot or default
@@ -72,7 +73,7 @@ def check(
     publication: PublicationOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether the log can be read, and how much of it is kept; exit code 4, and what mends it, if it cannot."""
+    """Check whether the log can be read, and how much of it is kept; exit code 4 and a remedy if it cannot."""
     with _slots(ds, stack, outbox, schema, shape, via) as (slots, source, default):
         name = slot or default
         found = check_slot(slots, name, publication or name, source)
@@ -100,10 +101,10 @@ def drop(
     schema: SchemaName = None,
     slot: SlotOption = None,
     with_publication: Annotated[
-        str | None, typer.Option("--with-publication", help="A publication that is dropped with it.")
+        str | None, typer.Option("--with-publication", help="Drop this publication too.")
     ] = None,
 ) -> None:
-    """Drop the slot, and with it what was committed and not published: nobody can read that from the log any more."""
+    """Drop the slot. Messages that were not published yet can then no longer be read from the log."""
     name = slot or slot_name(table_name(outbox, schema))
     with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
