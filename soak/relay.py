@@ -1,6 +1,6 @@
 """Tries to break the relay under a load that never ends; then one verdict over all of it.
 
-    ./run soak relay [--hits 100] [--seed 5] [--from ROUND]     kills it at every seam, again and again
+    ./run soak relay [--hits 100] [--seed 5] [--from ROUND]     kills it at every crash point, again and again
     ./run soak relay --minutes N [--seed 5] [--nodes 1|3]       faults of every kind, at random, one over the other
     ./run soak relay --minutes N --backlog 500000               the same with 2,000 keys, a backlog, and bursts
 
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from soak.mixing.command import soak
-from tests.faults.crash_run import SEAMS, CrashRun, schedule
+from tests.faults.crash_run import CRASH_POINTS, CrashRun, schedule
 from tests.relay.elected_subject import ElectedRelay, elected_kinds
 from tests.relay.locking_subject import LockingRelay, locking_kinds
 from tests.relay.mixed_subject import MixedRelay, relay_kinds
@@ -47,7 +47,7 @@ FIGURES = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hits", type=int, default=100, help="hits per seam")
+    parser.add_argument("--hits", type=int, default=100, help="hits per crash point")
     parser.add_argument("--minutes", type=float, help="mix faults of every kind for so long")
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 3), help="brokers, with --minutes")
     parser.add_argument("--backlog", type=int, default=0, help="rows before the first relay starts, with --minutes")
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--delivery", type=Delivery, choices=list(Delivery), default=Delivery.EXACTLY_ONCE)
     options = parser.parse_args()
     if options.minutes is None and options.nodes > 1:
-        parser.error("--nodes: seams are of one broker; several need --minutes")
+        parser.error("--nodes: crash points are of one broker; several need --minutes")
     if options.minutes is None and options.backlog:
         parser.error("--backlog: it needs --minutes")
     if options.minutes is None and options.election != "none":
@@ -71,7 +71,7 @@ def main() -> int:
         parser.error("--coordination topic-lock: it promises exactly-once")
     # Broken off from outside, it still leaves nothing behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
-    return seams(options) if options.minutes is None else mixed(options)
+    return at_crash_points(options) if options.minutes is None else mixed(options)
 
 
 def mixed(options: argparse.Namespace) -> int:
@@ -107,7 +107,7 @@ def mixed(options: argparse.Namespace) -> int:
     )
 
 
-def seams(options: argparse.Namespace) -> int:
+def at_crash_points(options: argparse.Namespace) -> int:
     rounds = list(schedule(options.seed, options.hits, RelaySubject.shards))
     began = time.monotonic()
     with CrashRun(RelaySubject(delivery=options.delivery)) as run:
@@ -121,7 +121,7 @@ def seams(options: argparse.Namespace) -> int:
             )
         verdict, tally = run.verdict(everything=options.delivery is Delivery.AT_LEAST_ONCE)
     print("\n".join([*run.report.lines(), *run.report.wrong, verdict.line()]))
-    never = [seam for seam in SEAMS if not run.report.counted()[seam]]
+    never = [point for point in CRASH_POINTS if not run.report.counted()[point]]
     good = verdict.ok and not run.report.wrong and not never
     print(
         json.dumps(

@@ -36,7 +36,7 @@ settings.load_profile("quick" if QUICK else "thresher")
 # For so many shards the run's Spark has slots at once.
 SLOTS = 8
 # Where tests take long, the longest first.
-_LONG = ("test_relay_seams", "crash/", "acceptance/", "test_election", "integration/", "contract/", "property/")
+_LONG = ("test_relay_crash_points", "crash/", "acceptance/", "test_election", "integration/", "contract/", "property/")
 
 # Where engines of this process, and so their local workers, find the functions under test.
 sys.path.append(str(Path(__file__).with_name("engine")))

@@ -79,7 +79,7 @@ def test_a_missing_extra_is_named_in_one_line(arguments: tuple[str, ...], absent
     assert "'thresher[queue]' for queues" in line
 
 
-def test_the_list_says_what_each_command_says_of_itself() -> None:
+def test_the_command_list_repeats_each_commands_own_summary() -> None:
     for name, says in command.LAZY.items():
         help_ = typer.main.get_command(command.load(name)).help
         assert help_ is not None

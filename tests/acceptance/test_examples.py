@@ -74,9 +74,7 @@ def places(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[dict[str, Plac
     made["basic"].admin.delete_topics([f"{name}.progress" for name in ("orders", "payments", "parcels")])
 
 
-def test_the_programs_relay_tell_what_they_do_and_end_well_when_told_to(
-    places: dict[str, Place], tmp_path: Path
-) -> None:
+def test_example_programs_relay_report_and_stop_cleanly_on_sigterm(places: dict[str, Place], tmp_path: Path) -> None:
     for place in places.values():
         place.stash(*(Message(topic=place.topic, key=f"k{n % 7}", value=str(n)) for n in range(ROWS)))
     with ExitStack() as all_of_them:

@@ -19,7 +19,7 @@ from thresher.outbox import create_schema
 PATIENCE_SECONDS = 120.0
 
 
-def test_a_wrong_broker_is_told_once_and_in_json(stack: Stack, dsn: str, tmp_path: Path) -> None:
+def test_an_unreachable_broker_is_logged_once_and_as_json(stack: Stack, dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
     config: dict[str, Any] = {

@@ -93,7 +93,7 @@ def test_all_numbers_arrive_once_and_in_order(stack: Stack, topic: str, numbers:
         assert (list(dict.fromkeys(found)) if restarted else found) == list(expected(shard))
 
 
-def test_a_followed_file_may_grow_in_the_middle_of_a_line(stack: Stack, topic: str, numbers: Path) -> None:
+def test_a_followed_file_may_grow_within_a_line(stack: Stack, topic: str, numbers: Path) -> None:
     (numbers / "0.txt").write_text("1\n2\n12")
     (numbers / "1.txt").write_text("")
     with subprocess.Popen(

@@ -203,7 +203,7 @@ def day() -> Iterator[Day]:
 
 
 @pytest.mark.timeout(900)
-def test_every_moment_of_the_day_is_seen_as_the_page_says(day: Day) -> None:
+def test_every_moment_of_the_operators_day_matches_its_page(day: Day) -> None:
     moments = table()
     assert [moment.happens for moment in moments] == list(day.moments)
     for moment in moments:

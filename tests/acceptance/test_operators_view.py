@@ -64,7 +64,7 @@ def scene(stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path) -> Iterator
             process.wait()
 
 
-def test_leader_and_standby_are_told_by_log_and_status(scene: Scene) -> None:
+def test_log_and_status_tell_leader_from_standby(scene: Scene) -> None:
     at = scene.at
     at.stash(Message(topic=at.topic, key="k", value="v"))
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('not a topic', 'k', 'v')")

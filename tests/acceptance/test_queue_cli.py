@@ -149,7 +149,7 @@ def test_a_users_day(stack: Stack, tmp_path: Path) -> None:
     assert (nothing.stdout, b"nothing came in 0.1 s" in nothing.stderr) == (b"", True)
 
 
-def test_no_message_is_started_that_is_not_printed(shell: Shell, topics: QueueTopics) -> None:
+def test_every_message_that_is_started_is_printed(shell: Shell, topics: QueueTopics) -> None:
     send(topics, "jobs", 40)
     printed = shell.lines("receive", "jobs", "--max", "3")
     assert {str(each) for each in topics.started(b"jobs")} == {each["id"] for each in printed}
@@ -159,7 +159,7 @@ def test_no_message_is_started_that_is_not_printed(shell: Shell, topics: QueueTo
     assert (len(more), len(topics.started(b"jobs")), len(topics.ended(b"jobs"))) == (9, 12, 12)
 
 
-def test_what_is_not_acked_is_given_back(shell: Shell, topics: QueueTopics) -> None:
+def test_an_unacked_message_is_given_back(shell: Shell, topics: QueueTopics) -> None:
     send(topics, "jobs", 3)
     printed = shell("receive", "jobs", "--max", "2", "--no-ack").stdout.split()
     assert len(printed) == 2
@@ -197,7 +197,7 @@ def test_a_sender_that_waits_for_lines_is_interrupted(shell: Shell) -> None:
         assert sending.wait(PATIENCE_SECONDS) == 130
 
 
-def test_what_nobody_reads_is_not_acked(shell: Shell, topics: QueueTopics) -> None:
+def test_messages_written_to_a_closed_pipe_are_not_acked(shell: Shell, topics: QueueTopics) -> None:
     send(topics, "jobs", 3)
     with shell.started("receive", "jobs", "--max", "1000", "--timeout", "100") as receiving:
         # Nothing is printed yet: a consumer has a group to join.
@@ -227,7 +227,7 @@ def test_an_id_is_printed_when_the_broker_has_the_message(shell: Shell, topics: 
         assert (sending.returncode, rest, errors) == (0, b"", b"")
 
 
-def test_lines_are_sent_up_to_the_one_that_fails(shell: Shell, topics: QueueTopics) -> None:
+def test_lines_before_a_failing_line_are_sent(shell: Shell, topics: QueueTopics) -> None:
     given = b"".join(b"%d\n" % number for number in range(12_000))
     ids = shell("send", "jobs", "--lines", given=given).stdout.split()
     assert len(set(ids)) == 12_000
@@ -241,7 +241,7 @@ def test_lines_are_sent_up_to_the_one_that_fails(shell: Shell, topics: QueueTopi
     assert sum(topics.ends().values()) == 12_001
 
 
-def test_a_send_without_answer_is_unknown(stack: Stack, tmp_path: Path) -> None:
+def test_a_send_without_an_answer_is_reported_as_unknown(stack: Stack, tmp_path: Path) -> None:
     (listener,) = stack.kafka.options.listeners
     with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=listener.advertised_ports[0]) as proxy:
         topics = QueueTopics(proxy.address, direct=stack.kafka.bootstrap)
@@ -254,7 +254,7 @@ def test_a_send_without_answer_is_unknown(stack: Stack, tmp_path: Path) -> None:
     assert sum(topics.ends().values()) == 1, "it is in the queue"
 
 
-def test_topics_that_would_lose_messages_are_told(stack: Stack, tmp_path: Path) -> None:
+def test_topics_that_would_lose_messages_are_reported(stack: Stack, tmp_path: Path) -> None:
     shell = Shell(tmp_path, keys(stack))
     Admin(stack.kafka.bootstrap).create_topic(shell.keys["marker-topic"], config={"retention.bytes": "1000000"})
     (judged,) = shell.lines("init", code=4)
@@ -268,7 +268,7 @@ def test_topics_that_would_lose_messages_are_told(stack: Stack, tmp_path: Path) 
     ]  # fmt: skip
 
 
-def test_what_cannot_work_is_said_in_one_message(tmp_path: Path) -> None:
+def test_one_error_message_holds_every_mistake(tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"bootstrap-servers": "a b", "message-topics": "m", "kafka": {"sasl.password": "hunter2"}})
     answer = shell("send", "", "payload", "--lines", "--header", "x", "--redelivery-timeout", "1", code=2)
     for part in (

@@ -11,7 +11,7 @@ from thresher.devstack.stack import Stack
 from thresher.queue import QueueService
 
 
-def test_what_could_not_be_printed_is_not_acked(stack: Stack, tmp_path: Path) -> None:
+def test_a_message_that_was_not_printed_is_not_acked(stack: Stack, tmp_path: Path) -> None:
     topics = QueueTopics(stack.kafka.bootstrap)
     with QueueService(topics.config) as service:
         service.queue("q").producer().send(b"x")

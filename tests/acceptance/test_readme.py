@@ -37,7 +37,7 @@ def test_the_pipeline_example_runs(tmp_path: Path) -> None:
     assert not answer.stderr, "a run in which nothing is wrong is quiet"
 
 
-def test_the_relays_configuration_is_one(tmp_path: Path) -> None:
+def test_the_relays_configuration_is_valid(tmp_path: Path) -> None:
     (example,) = blocks("yaml")
     path = tmp_path / "relay.yaml"
     path.write_text(example)

@@ -166,7 +166,7 @@ def test_a_history_is_verified_end_to_end(at: Place, tmp_path: Path) -> None:
         assert relay.process.wait(UP_SECONDS) == 0
 
 
-def test_what_cannot_work_is_said_before_anything_starts() -> None:
+def test_an_impossible_configuration_is_refused_before_anything_starts() -> None:
     answer = thresher("run", "--name", "a b", "--shards", "0", THRESHER_DS="host=x password=hunter2")
     assert answer.returncode == 2
     assert answer.stdout == ""
@@ -176,14 +176,14 @@ def test_what_cannot_work_is_said_before_anything_starts() -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_a_refusal_has_its_exit_code(at: Place) -> None:
+def test_a_missing_table_ends_the_relay_with_exit_code_4(at: Place) -> None:
     name, bootstrap = f"{at.prefix}relay", at.stack.kafka.bootstrap
     given = ["run", "--name", name, "--ds", at.dsn, "--bootstrap", bootstrap, "--status", "off"]
     answer = thresher(*given, "--outbox", "nowhere")
     assert (answer.returncode, "there is no table" in answer.stderr) == (4, True)
 
 
-def test_a_stop_while_it_starts_is_a_stop(at: Place, tmp_path: Path) -> None:
+def test_a_relay_told_to_stop_while_starting_stops(at: Place, tmp_path: Path) -> None:
     for line in ("status at", "has taken over"):
         with running(at, tmp_path) as relay:
             eventually(lambda line=line, log=relay.log: line in log.read_text(), UP_SECONDS)  # type: ignore[misc]

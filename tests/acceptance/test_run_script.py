@@ -50,7 +50,7 @@ def run(copy: Path, *arguments: str, cwd: Path, **variables: str) -> "subprocess
 
 
 @pytest.mark.timeout(900)
-def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path, tmp_path: Path) -> None:
+def test_the_run_script_sets_up_anywhere_and_then_works_offline(copy: Path, tmp_path: Path) -> None:
     first = run(copy, "--version", cwd=tmp_path)
     if first.returncode != 0:
         # uv's cache was cleaned since: then, as on a fresh machine, the network is used.
@@ -76,7 +76,7 @@ def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path,
     assert (bench.returncode, f"one of: {' '.join(benches)}" in bench.stderr) == (1, True)
 
 
-def test_every_pinned_package_that_the_project_asks_for_is_there() -> None:
+def test_every_package_that_the_project_requires_is_pinned() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

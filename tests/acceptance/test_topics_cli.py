@@ -111,7 +111,7 @@ def test_a_relay_with_a_leader_has_no_locks_to_show(file: Path, ask: Ask) -> Non
     assert "has a leader" in ask("topics", "list", "-c", str(file), code=2)
 
 
-def test_the_pages_program_runs(stack: Stack, dsn: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_program_runs(stack: Stack, dsn: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     ask("schema", "create", "--ds", dsn, "--topic-lock")
     monkeypatch.setenv("THRESHER_DS", dsn)
     monkeypatch.setenv("THRESHER_BOOTSTRAP", stack.kafka.bootstrap)

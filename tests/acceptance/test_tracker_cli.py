@@ -142,7 +142,7 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
         assert why in refused.stderr
 
 
-def test_a_delayed_message_is_named_and_told_apart(topics: QueueTopics, file: Path) -> None:
+def test_a_delayed_message_has_an_id_and_its_own_count(topics: QueueTopics, file: Path) -> None:
     sent = thresher("queue", "send", "orders", "later", "--delay", "600", "-c", str(file))
     assert sent.returncode == 0
     assert sent.stdout.startswith("d-"), "no option, and no place in the message topic"

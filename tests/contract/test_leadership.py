@@ -65,7 +65,7 @@ competing = pytest.mark.parametrize("make", COMPETING, indirect=True)
 
 
 @every
-def test_one_alone_leads_refreshes_its_id_and_is_over_when_stopped(make: Make) -> None:
+def test_a_sole_competitor_leads_refreshes_its_id_and_stops(make: Make) -> None:
     leadership = make()
     assert leadership.leader_id is None
     assert leadership.refresh() is None
@@ -98,7 +98,7 @@ def test_one_alone_leads_refreshes_its_id_and_is_over_when_stopped(make: Make) -
 
 
 @every
-def test_one_that_was_stopped_before_it_was_started_never_leads(make: Make) -> None:
+def test_a_competitor_stopped_before_its_start_never_leads(make: Make) -> None:
     leadership = make()
     leadership.stop()
     leadership.start()
@@ -108,7 +108,7 @@ def test_one_that_was_stopped_before_it_was_started_never_leads(make: Make) -> N
 
 
 @competing
-def test_of_several_one_leads_and_whoever_stops_or_resigns_is_followed_at_once(make: Make) -> None:
+def test_one_of_several_competitors_leads_and_is_succeeded_at_once(make: Make) -> None:
     with Watched(make()) as first:
         one = first.leading()
         with Watched(make()) as second, Watched(make()) as third:

@@ -172,7 +172,7 @@ def test_a_table_is_located_and_described(place: Place) -> None:
         assert session.relation() is not None
 
 
-def test_sessions_of_one_database_agree_which_it_is(place: Place, session: StoreSession) -> None:
+def test_sessions_of_one_database_agree_on_its_identity(place: Place, session: StoreSession) -> None:
     with closing(place.store.session("b", locate=True)) as other:
         one, two = session.incarnation(), other.incarnation()
     assert (one.system_id, one.since) == (two.system_id, two.since)
@@ -230,7 +230,7 @@ def test_an_outbox_is_relayed_under_one_name(session: StoreSession) -> None:
     assert known(session, OTHER_RELAY).outbox == '"public"."other"'
 
 
-def test_a_taken_row_has_the_new_term_and_a_later_time(session: StoreSession) -> None:
+def test_a_taken_control_row_has_a_new_term_and_time(session: StoreSession) -> None:
     before = known(session)
     taken = session.control.take(RELAY, OLD_TERM)
     assert taken == known(session)
@@ -250,7 +250,7 @@ def test_a_layout_is_written_under_the_term_only(session: StoreSession) -> None:
     assert known(session) == replace(before, **layout)
 
 
-def test_a_new_term_forgets_on_which_incarnation_all_was_settled(session: StoreSession) -> None:
+def test_a_new_term_forgets_the_settled_incarnation(session: StoreSession) -> None:
     layout: dict[str, Any] = {"mode": "n", "shards": 7, "progress_topic_id": "id", "settled_on": "here"}
     session.control.lay_out(RELAY, term=TERM, **layout)
     assert known(session).settled_on == "here"
@@ -258,7 +258,7 @@ def test_a_new_term_forgets_on_which_incarnation_all_was_settled(session: StoreS
     assert known(session).settled_on is None
 
 
-def test_a_renamed_row_keeps_what_identifies_the_outbox(session: StoreSession) -> None:
+def test_a_renamed_control_row_keeps_the_outboxs_identity(session: StoreSession) -> None:
     session.control.lay_out(RELAY, term=TERM, mode="m", shards=2, progress_topic_id="id")
     before = known(session)
     assert not session.control.rename(OTHER_RELAY, old=RELAY, outbox='"public"."other"')
@@ -269,7 +269,7 @@ def test_a_renamed_row_keeps_what_identifies_the_outbox(session: StoreSession) -
     assert known(session, OTHER_RELAY) == replace(before, progress_topic_id=None)
 
 
-def test_a_name_that_is_known_keeps_its_own_row(session: StoreSession) -> None:
+def test_a_rename_keeps_the_row_of_an_existing_name(session: StoreSession) -> None:
     session.control.insert(replace(NEW_ROW, name=OTHER_RELAY, outbox='"public"."other"'))
     before = known(session, OTHER_RELAY)
     assert session.control.rename(OTHER_RELAY, old=RELAY, outbox=OUTBOX.quoted())
@@ -277,7 +277,7 @@ def test_a_name_that_is_known_keeps_its_own_row(session: StoreSession) -> None:
     assert known(session, OTHER_RELAY) == before
 
 
-def test_an_adopted_row_belongs_to_this_database(session: StoreSession) -> None:
+def test_an_adopted_control_row_belongs_to_this_database(session: StoreSession) -> None:
     session.control.lay_out(RELAY, term=TERM, mode="m", shards=2, progress_topic_id="id")
     before = known(session)
     assert session.control.adopt(RELAY, system_id="new")
@@ -311,7 +311,7 @@ def test_rows_are_settled_once(place: Place, session: StoreSession) -> None:
     assert place.pending().keys() == {2}
 
 
-def test_a_row_that_came_back_under_an_id_stays(place: Place, session: StoreSession) -> None:
+def test_another_row_under_a_settled_id_stays(place: Place, session: StoreSession) -> None:
     place.write(1, day=2)
     assert session.settlement.settle(going((1, 1))) == 0
     assert session.settlement.settle(going(dead=[dying(1, day=1)])) == 0
@@ -319,7 +319,7 @@ def test_a_row_that_came_back_under_an_id_stays(place: Place, session: StoreSess
     session.settlement.require_gone([1], [created(1)])
 
 
-def test_rows_that_had_one_id_in_turn_are_told_apart(place: Place, session: StoreSession) -> None:
+def test_successive_rows_with_one_id_are_told_apart(place: Place, session: StoreSession) -> None:
     place.write(1, day=2)
     place.write(2, day=1)
     assert session.settlement.settle(going((2, 3), (1, 1), (1, 2), (1, 3), (1, 2))) == 1
@@ -339,7 +339,7 @@ def test_a_settlement_that_fails_midway_changes_nothing(place: Place, session: S
     assert session.settlement.settle(going((1, 1), dead=[dying(2)])) == 2
 
 
-def test_rows_that_are_still_pending_are_told(place: Place, session: StoreSession) -> None:
+def test_a_check_for_gone_rows_refuses_pending_rows(place: Place, session: StoreSession) -> None:
     place.write(1)
     place.write(2)
     with pytest.raises(DatabaseRefused):
@@ -350,7 +350,7 @@ def test_rows_that_are_still_pending_are_told(place: Place, session: StoreSessio
         session.settlement.require_gone([1, 2], [created(1)] * 2)
 
 
-def test_with_a_mark_only_rows_that_carry_it_go(place: Place, session: StoreSession) -> None:
+def test_a_settlement_with_a_mark_removes_only_marked_rows(place: Place, session: StoreSession) -> None:
     for id_ in (1, 2, 3, 4):
         place.write(id_, topic="t" if id_ < 3 else "u")
     assert marked(session, MINE, held_topics=["u"]) == [1, 2]
@@ -387,7 +387,7 @@ def test_a_dead_row_is_moved_once(place: Place, session: StoreSession) -> None:
     assert (backlog.pending, backlog.dead, backlog.blocking) == (0, 2, 1)
 
 
-def test_of_a_dead_rows_fates_the_last_counts(place: Place, session: StoreSession) -> None:
+def test_the_last_fate_of_a_dead_row_counts(place: Place, session: StoreSession) -> None:
     place.write(1)
     assert session.settlement.settle(going(dead=[dying(1, kind="first"), dying(1, kind="last")])) == 1
     assert [row.kind for row in session.dead_rows.find()] == ["last"]
@@ -445,7 +445,7 @@ def test_nothing_is_replayed_while_an_id_is_taken(place: Place, session: StoreSe
     assert place.pending() == {2: created(2)}
 
 
-def test_of_dead_rows_with_one_id_the_oldest_is_replayed(place: Place, session: StoreSession) -> None:
+def test_the_oldest_dead_row_of_an_id_is_replayed(place: Place, session: StoreSession) -> None:
     for day in (2, 1):
         place.write(1, day=day)
         session.settlement.settle(going(dead=[dying(1, day=day)]))
@@ -509,7 +509,7 @@ def test_rows_are_marked_by_key_in_order(place: Place, session: StoreSession) ->
     assert marked(session) == [4, 5]
 
 
-def test_a_batch_has_one_row_whatever_its_size(place: Place, session: StoreSession) -> None:
+def test_a_batch_holds_at_least_one_row_of_any_size(place: Place, session: StoreSession) -> None:
     place.write(1)
     place.write(2)
     assert marked(session, batch_bytes=1) == [1]
@@ -577,9 +577,7 @@ def test_reading_begins_on_the_known_incarnation_only(place: Place, session: Sto
         place.store.pending_reader("reader", since="another")
 
 
-def test_rows_of_a_table_that_replaced_the_outbox_are_not_read(
-    place: Place, session: StoreSession, reader: PendingReader
-) -> None:
+def test_rows_of_a_replacement_table_are_not_read(place: Place, session: StoreSession, reader: PendingReader) -> None:
     place.write(1)
     assert few(reader) == [1]
     place.replace_table()
@@ -596,7 +594,7 @@ def test_rows_of_a_table_that_replaced_the_outbox_are_not_read(
         assert few(anew) == [1]
 
 
-def test_rows_of_a_table_that_replaced_the_outbox_are_not_taken(place: Place, session: StoreSession) -> None:
+def test_rows_of_a_replacement_table_are_not_marked(place: Place, session: StoreSession) -> None:
     place.write(1)
     marks = session.marks(RELAY, TERM, table=session.incarnation().table)
     assert [row[0] for row in marks.mark(wanted(), MINE)] == [1]
@@ -616,7 +614,7 @@ def test_buckets_with_pending_rows_are_occupied(place: Place, session: StoreSess
     assert probe.occupied() == frozenset()
 
 
-def test_rows_in_flight_are_left_out_by_id_and_create_time(place: Place, reader: PendingReader) -> None:
+def test_reads_leave_out_rows_in_flight_by_id_and_time(place: Place, reader: PendingReader) -> None:
     place.write(1)
     place.write(2, day=2)
     assert few(reader) == [1, 2]
@@ -655,9 +653,7 @@ def test_a_read_is_bounded_by_rows_and_bytes(place: Place, reader: PendingReader
     assert reader.by_buckets(wanted(batch_bytes=1), bounded=False).num_rows == 3
 
 
-def test_rows_by_id_leave_out_none_that_is_before_them(
-    place: Place, session: StoreSession, reader: PendingReader
-) -> None:
+def test_a_read_by_id_skips_no_earlier_row(place: Place, session: StoreSession, reader: PendingReader) -> None:
     # The first bucket has the older rows and more of them than it may give.
     keys = [b"a"] * 4 + [b"b", b"a", b"b"]
     for id_, key in enumerate(keys, 1):
@@ -711,7 +707,7 @@ def test_a_window_has_its_ids_in_order(place: Place, reader: PendingReader) -> N
     assert reader.next_id(wanted(), after=7) is None
 
 
-def test_while_a_key_is_blocked_no_transaction_is_named(
+def test_no_oldest_transaction_is_named_while_a_key_is_blocked(
     place: Place, session: StoreSession, reader: PendingReader
 ) -> None:
     assert reader.oldest_transaction() is not None
@@ -723,7 +719,7 @@ def test_while_a_key_is_blocked_no_transaction_is_named(
 # The backlog
 
 
-def test_what_waits_is_counted_by_bucket(place: Place, session: StoreSession) -> None:
+def test_pending_rows_are_counted_by_bucket(place: Place, session: StoreSession) -> None:
     empty = session.backlog()
     assert (empty.pending, empty.exact, dict(empty.by_bucket), empty.oldest_seconds) == (0, True, {}, None)
     for id_, key in ((1, b"k"), (2, b"k"), (3, b"other")):

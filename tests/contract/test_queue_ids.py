@@ -31,7 +31,7 @@ def test_text_is_the_same_queue_as_its_utf_8(service: Service) -> None:
 
 
 @pytest.mark.parametrize("given", ["", b"", b"x" * 201, "ü" * 101, "\ud800", 5, None, bytearray(b"x")])
-def test_what_is_no_id_is_refused(service: Service, given: Any) -> None:
+def test_an_invalid_queue_id_is_refused(service: Service, given: Any) -> None:
     with pytest.raises(InvalidInput):
         service.queue(given)
 

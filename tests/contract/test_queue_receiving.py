@@ -13,14 +13,14 @@ from tests.processes import eventually
 from thresher.queue import MessageId, Queue, QueueClosed, QueueConsumer
 
 
-def test_a_receive_waits_no_longer_than_it_is_told(queue: Queue) -> None:
+def test_a_receive_waits_no_longer_than_its_timeout(queue: Queue) -> None:
     with queue.consumer() as consumer:
         assert consumer.receive(0) is None
         assert consumer.receive(0.05) is None
         assert consumer.receive_batch(10, 0.05) == []
 
 
-def test_a_batch_has_what_is_there_and_no_more_than_asked(queue: Queue) -> None:
+def test_a_batch_holds_available_messages_up_to_its_limit(queue: Queue) -> None:
     payloads = [b"%d" % number for number in range(5)]
     send(queue, *payloads)
     with queue.consumer() as consumer:

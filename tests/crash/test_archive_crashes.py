@@ -84,7 +84,7 @@ def test_an_archiver_that_was_stopped_and_superseded_changes_nothing(place: Outb
     assert place.everything("files") == ALL
 
 
-def test_a_complete_file_that_is_damaged_is_written_anew(place: OutboxPlace) -> None:
+def test_a_complete_file_that_is_damaged_is_written_again(place: OutboxPlace) -> None:
     assert started(place, "files", ArchivePoint.NAMED, "SIGKILL").wait(60) == -signal.SIGKILL
     eventually(lambda: not archivers(place), 30)
     (last,) = [

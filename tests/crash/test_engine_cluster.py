@@ -76,7 +76,7 @@ def test_shards_spread_over_both_workers(first_homes: set[str]) -> None:
     assert first_homes == {"one", "two"}
 
 
-def test_a_killed_worker_process(driver: Driver, shards: list[Shot]) -> None:
+def test_a_killed_worker_process_is_replaced(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     os.kill(victim["pid"], signal.SIGKILL)
     assert replaced(driver, victim, RESTART_SECONDS)["restarts"] == victim["restarts"] + 1
@@ -84,7 +84,7 @@ def test_a_killed_worker_process(driver: Driver, shards: list[Shot]) -> None:
         untouched(driver, neighbour)
 
 
-def test_a_killed_executor(driver: Driver, shards: list[Shot]) -> None:
+def test_a_killed_executor_is_replaced(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     os.kill(executor_of(victim["pid"]), signal.SIGKILL)
     assert replaced(driver, victim, RESTART_SECONDS)["restarts"] == victim["restarts"] + 1
@@ -103,7 +103,7 @@ def test_a_stopped_worker_process_is_replaced_and_ends(driver: Driver, shards: l
         untouched(driver, neighbour)
 
 
-def test_a_stopped_executor_is_replaced_and_finds_that_out_when_it_goes_on(driver: Driver, shards: list[Shot]) -> None:
+def test_a_stopped_executor_is_replaced_and_ends_when_resumed(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     executor = executor_of(victim["pid"])
     everybody = {executor, *descendants(executor)}
@@ -119,7 +119,7 @@ def test_a_stopped_executor_is_replaced_and_finds_that_out_when_it_goes_on(drive
         untouched(driver, neighbour)
 
 
-def test_a_stopped_executor_whose_python_lives_on(driver: Driver, shards: list[Shot]) -> None:
+def test_a_stopped_executor_with_a_live_worker_is_replaced(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     executor = executor_of(victim["pid"])
     os.kill(executor, signal.SIGSTOP)
@@ -148,7 +148,7 @@ def test_the_shards_of_a_killed_standalone_worker_go_on_elsewhere(
     spark_cluster.start_worker(unlucky)
 
 
-def test_after_the_driver_was_killed_its_executors_go(spark_cluster: Cluster, environment_archive: Path) -> None:
+def test_executors_end_after_their_driver_is_killed(spark_cluster: Cluster, environment_archive: Path) -> None:
     with driven(shards=1, spark=spark_cluster.options(environment_archive)) as victim:
         worker = victim.until(running, UP_SECONDS)["shards"][0]["pid"]
         executor = executor_of(worker)

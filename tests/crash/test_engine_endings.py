@@ -30,7 +30,7 @@ def send(shard: ShardSnapshot, number: signal.Signals) -> None:
     os.kill(shard.pid, number)
 
 
-def test_workers_killed_terminated_or_stopped_are_replaced_and_the_others_go_on(engines: Engines) -> None:
+def test_a_lost_worker_is_replaced_and_its_neighbours_go_on(engines: Engines) -> None:
     # Longer than a machine stalls: only who is stopped is silent, and who is terminated has the time to finish.
     with engines(TICKS, TALLY, shards=5, silence_seconds=8.0, orphan_seconds=30.0) as engine:
         killed, terminated, stopped, paused, neighbour = up(engine)
@@ -50,7 +50,7 @@ def test_workers_killed_terminated_or_stopped_are_replaced_and_the_others_go_on(
             untouched(engine, shard)
 
 
-def test_a_killed_worker_daemon_takes_its_workers_along_and_both_come_back(engines: Engines) -> None:
+def test_a_killed_worker_daemon_and_its_workers_come_back(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
         (daemon,) = {parent(shard.pid or 0) for shard in shards}
@@ -61,7 +61,7 @@ def test_a_killed_worker_daemon_takes_its_workers_along_and_both_come_back(engin
         eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), GONE_SECONDS)
 
 
-def test_a_worker_that_fails_again_and_again_backs_off_and_its_neighbour_goes_on(engines: Engines) -> None:
+def test_a_failing_worker_backs_off_and_its_neighbour_goes_on(engines: Engines) -> None:
     chain = (TICKS, ("misbehave", {"how": "exit_process", "always": True}), TALLY)
     with engines(*chain, back_off_seconds=0.05) as engine:
         neighbour = until(engine, lambda shot: shot.shards[1].counts.get("rows")).shards[1]
@@ -86,9 +86,7 @@ def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killing_driver_and_jvm_leaves_only_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
         driver.up()
         driver.look()
@@ -107,7 +105,7 @@ def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(
     assert not left.exists()
 
 
-def test_a_driver_that_was_killed_takes_a_shard_along_that_keeps_the_interpreters_lock(tmp_path: Path) -> None:
+def test_a_killed_driver_ends_a_shard_that_holds_the_gil(tmp_path: Path) -> None:
     # Nothing in the worker's own process can run any more: the kernel's alarm has to end it.
     go = tmp_path / "go"
     chain = [("ticks", {}), ("misbehave", {"how": "hang_holding_the_lock", "when": str(go)}), ("tally", {})]
@@ -121,7 +119,7 @@ def test_a_driver_that_was_killed_takes_a_shard_along_that_keeps_the_interpreter
         assert not alive(shot["shards"][0]["pid"])
 
 
-def test_a_driver_that_was_stopped_finds_its_shards_as_they_were_or_starts_them_again_and_killed_leaves_nothing(
+def test_a_driver_resumed_after_a_stop_has_all_shards_again(
     tmp_path: Path,
 ) -> None:
     # Longer than a machine stalls: a task may be silent for so long, and a driver for longer.

@@ -79,7 +79,7 @@ def all_batches_were_finished(trace: Path) -> bool:
     return bool(began) and sorted(began) == sorted(ended)
 
 
-def test_a_plain_program_that_is_terminated_finishes_its_batches_and_ends_well(trace: Path, temporary: Path) -> None:
+def test_a_terminated_program_finishes_its_batches_and_exits_cleanly(trace: Path, temporary: Path) -> None:
     with driven(chain(trace), variables={"TMPDIR": str(temporary)}) as driver:
         in_the_middle_of_a_batch(driver, trace)
         driver.process.terminate()
@@ -104,7 +104,7 @@ def test_a_second_signal_ends_everything_at_once(trace: Path) -> None:
     assert not all_batches_were_finished(trace)
 
 
-def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
+def test_a_signal_while_spark_starts_stops_the_program(trace: Path, tmp_path: Path) -> None:
     # Early and late in what takes four at once seven seconds; the JVM is a shell first, then waits for its context.
     delays = (0.1, 1.0, 2.5, 4.0)
     places = [tmp_path / str(delay) for delay in delays]
@@ -127,7 +127,7 @@ def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
             assert not list(place.iterdir()), place
 
 
-def test_ctrl_c_in_a_terminal(trace: Path, temporary: Path, terminal: tuple[int, int]) -> None:
+def test_ctrl_c_in_a_terminal_stops_the_engine(trace: Path, temporary: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     command = (sys.executable, "-c", TAKE_TERMINAL, sys.executable)
     with driven(chain(trace), command=command, terminal=theirs, variables={"TMPDIR": str(temporary)}) as driver:
@@ -140,7 +140,7 @@ def test_ctrl_c_in_a_terminal(trace: Path, temporary: Path, terminal: tuple[int,
     assert not list(temporary.iterdir())
 
 
-def test_sigterm_under_spark_submit(trace: Path) -> None:
+def test_sigterm_under_spark_submit_stops_the_engine(trace: Path) -> None:
     with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
         in_the_middle_of_a_batch(driver, trace)
         driver.look()
@@ -151,7 +151,7 @@ def test_sigterm_under_spark_submit(trace: Path) -> None:
 
 
 @pytest.mark.soak
-def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> None:
+def test_ctrl_c_under_spark_submit_stops_the_engine(trace: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     command = (sys.executable, "-c", TAKE_TERMINAL, *SPARK_SUBMIT)
     with driven(chain(trace), command=command, terminal=theirs, variables=submit_variables()) as driver:
@@ -163,7 +163,7 @@ def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> No
         driver.gone()
 
 
-def test_nothing_is_left_of_spark_submit_or_of_its_program_when_either_is_killed(trace: Path, tmp_path: Path) -> None:
+def test_killing_spark_submit_or_its_program_leaves_nothing(trace: Path, tmp_path: Path) -> None:
     # What a killed JVM of the user's leaves behind is the user's; here it shall not lie around.
     command = (*SPARK_SUBMIT, "--driver-java-options", f"-Djava.io.tmpdir={tmp_path}")
     variables = submit_variables() | {"SPARK_LOCAL_DIRS": str(tmp_path)}
@@ -187,7 +187,7 @@ def test_nothing_is_left_of_spark_submit_or_of_its_program_when_either_is_killed
 
 
 @pytest.mark.soak
-def test_settings_that_break_the_engine_are_refused_by_name_under_spark_submit() -> None:
+def test_spark_submit_settings_that_break_the_engine_are_refused() -> None:
     command = (*SPARK_SUBMIT, "--conf", "spark.speculation=true")
     with driven(command=command, variables=submit_variables()) as driver:
         assert driver.end(60) == 2

@@ -84,7 +84,7 @@ def place(stack: Stack, dsn: str, tmp_path: Path) -> Iterator[Place]:
         process.wait(60)
 
 
-def test_sixteen_consumers_that_are_killed_at_any_point_process_each_message_once(place: Place) -> None:
+def test_sixteen_killed_consumers_process_each_message_once(place: Place) -> None:
     place.send(range(MESSAGES // 2), times=2)
     victims = [place.start(die=point, after=after) for after, point in zip((3, 9, 2), POINTS, strict=True)]
     for _ in range(CONSUMERS - len(victims)):
@@ -99,7 +99,7 @@ def test_sixteen_consumers_that_are_killed_at_any_point_process_each_message_onc
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_consumer_that_is_killed_leaves_its_work_done_once_or_to_another(place: Place, point: str) -> None:
+def test_the_messages_of_a_killed_consumer_are_processed_once(place: Place, point: str) -> None:
     place.send(range(30))
     # The first commit of offsets; or in the middle of a batch.
     victim = place.start(die=point, after=1 if point == "committed" else 2)
@@ -110,7 +110,7 @@ def test_a_consumer_that_is_killed_leaves_its_work_done_once_or_to_another(place
     assert set(place.worked().values()) == {1}, place.said()
 
 
-def test_what_no_handler_can_process_is_set_aside_and_the_others_go_on(place: Place) -> None:
+def test_an_unprocessable_message_is_set_aside_and_others_go_on(place: Place) -> None:
     place.start(poison=[3, 7])
     place.send(range(20))
     eventually(lambda: len(place.worked()) == 18, PATIENCE_SECONDS, place.said)
@@ -136,7 +136,7 @@ def test_what_no_handler_can_process_is_set_aside_and_the_others_go_on(place: Pl
         assert len(dead_messages(connection, INBOX)) == 1, "a repeat is not set aside again"
 
 
-def test_sessions_that_the_database_ends_cost_nothing(place: Place) -> None:
+def test_sessions_ended_by_the_database_lose_no_message(place: Place) -> None:
     place.start()
     place.send(range(50))
     eventually(lambda: len(place.worked()) == 50, PATIENCE_SECONDS, place.said)
@@ -153,7 +153,7 @@ def test_sessions_that_the_database_ends_cost_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("from_place", [True, False])
-def test_a_record_without_an_id_is_refused_or_has_its_place_for_one(place: Place, from_place: bool) -> None:
+def test_a_record_without_id_is_refused_or_identified_by_offset(place: Place, from_place: bool) -> None:
     producer = Producer({"bootstrap.servers": place.kafka["bootstrap.servers"]})
     for number in range(3):
         producer.produce(place.topic, b"%d" % number, partition=0)

@@ -102,7 +102,7 @@ def _lost(api: Api, action: Action, *, answer: bool) -> Fault:
         pytest.param(_lost(Api.ADD_PARTITIONS_TO_TXN, Cut(), answer=True), id="the connection after the opening"),
     ],
 )
-def test_a_lost_answer_is_found_out_and_not_guessed(topics: QueueTopics, proxy: KafkaProxy, fault: Fault) -> None:
+def test_the_outcome_behind_a_lost_answer_is_not_guessed(topics: QueueTopics, proxy: KafkaProxy, fault: Fault) -> None:
     sent = send(topics, 5)
     with receiving(topics) as receiver:
         wait_for(receiver, sent)
@@ -113,7 +113,7 @@ def test_a_lost_answer_is_found_out_and_not_guessed(topics: QueueTopics, proxy: 
     keeps_its_promise(topics, sent, receiver.received)
 
 
-def test_a_commit_in_doubt_is_forgotten_once_a_successor_is_past_it(topics: QueueTopics, proxy: KafkaProxy) -> None:
+def test_a_commit_in_doubt_is_dropped_once_a_successor_passes(topics: QueueTopics, proxy: KafkaProxy) -> None:
     sent = send(topics, 5)
     with receiving(topics) as loser:
         wait_for(loser, sent)
@@ -142,9 +142,7 @@ def test_a_commit_in_doubt_is_forgotten_once_a_successor_is_past_it(topics: Queu
     assert sent - set(received) <= doubtful
 
 
-def test_a_broker_silent_for_half_a_minute_costs_nothing_but_time(
-    proxied: tuple[Stack, int], topics: QueueTopics
-) -> None:
+def test_thirty_seconds_of_broker_silence_cost_only_time(proxied: tuple[Stack, int], topics: QueueTopics) -> None:
     sent = send(topics, 20)
     with receiving(topics) as receiver:
         wait_for(receiver, sent)
@@ -160,7 +158,7 @@ def test_a_broker_silent_for_half_a_minute_costs_nothing_but_time(
     keeps_its_promise(topics, sent, receiver.received)
 
 
-def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int], topics: QueueTopics) -> None:
+def test_a_broker_restart_costs_only_time(proxied: tuple[Stack, int], topics: QueueTopics) -> None:
     stack, _ = proxied
     sent = send(topics, 20)
     with receiving(topics) as receiver:
@@ -175,7 +173,7 @@ def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int
 
 
 @pytest.mark.parametrize("queue", [b"jobs", b"q"])
-def test_partitions_that_are_added_are_used(topics: QueueTopics, queue: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_added_partitions_are_used(topics: QueueTopics, queue: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # The markers of the one go to a partition that there was before, those of the other to a new one.
     monkeypatch.setattr(sys.modules[__name__], "QUEUE", queue)
     sent = send(topics, 20)
@@ -190,7 +188,7 @@ def test_partitions_that_are_added_are_used(topics: QueueTopics, queue: bytes, m
     keeps_its_promise(topics, sent, receiver.received)
 
 
-def test_a_broker_that_is_far_away_hands_off(topics: QueueTopics, proxy: KafkaProxy) -> None:
+def test_a_hand_off_succeeds_with_a_slow_broker(topics: QueueTopics, proxy: KafkaProxy) -> None:
     # Longer than an answer may take before the client repeats the request by itself.
     proxy.on_answer(Api.TXN_OFFSET_COMMIT, Delay(seconds=0.6))
     sent = send(topics, 5)

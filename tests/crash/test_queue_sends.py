@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 60.0
 SEND_MS = 4_000
 
 
-def test_a_send_that_timed_out_repeats_no_other(proxied: tuple[Stack, int], proxy: KafkaProxy) -> None:
+def test_a_send_that_timed_out_repeats_no_other_message(proxied: tuple[Stack, int], proxy: KafkaProxy) -> None:
     topics = QueueTopics(proxy.address, direct=proxied[0].kafka.bootstrap, partitions=1, send_timeout=SEND_MS)
     with QueueService(topics.config) as service:
         producer = service.queue("q").producer()

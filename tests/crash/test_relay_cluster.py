@@ -25,7 +25,7 @@ STALLED = ("CommitUnknown", "it was silent")
 
 
 @pytest.mark.timeout(900)
-def test_both_workers_publish_and_not_the_driver_and_shards_of_what_is_killed_go_on_elsewhere(
+def test_workers_publish_and_shards_of_killed_processes_move(
     spark_cluster: Cluster, environment_archive: Path, stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     at = Place(stack, dsn, topic_prefix)

@@ -29,7 +29,7 @@ RATES = {Delivery.EXACTLY_ONCE: 300.0, Delivery.AT_LEAST_ONCE: 100.0}
 @pytest.mark.parametrize(
     "delivery", [Delivery.EXACTLY_ONCE, pytest.param(Delivery.AT_LEAST_ONCE, marks=pytest.mark.soak)]
 )
-def test_elected_relays_keep_their_promises_whoever_leads(delivery: Delivery) -> None:
+def test_elected_relays_keep_their_guarantees_through_leader_changes(delivery: Delivery) -> None:
     relay = ElectedRelay(rate=RATES[delivery], delivery=delivery)
     with MixedRun(relay) as run:
         run.run(FAULTS, SECONDS, at_most=AT_MOST)

@@ -177,7 +177,7 @@ def troubles(relaying: Relaying) -> list[float]:
     ]
 
 
-def test_a_broker_killed_during_a_commit_is_asked_what_became_of_it(at: GuardedPlace, broker: Broker) -> None:
+def test_recovery_decides_a_commit_that_a_broker_kill_interrupted(at: GuardedPlace, broker: Broker) -> None:
     node = broker.stack.kafka.nodes[1]
     count = 0
     with at.relaying(limits={"batch_rows": 50}) as relaying:
@@ -198,7 +198,7 @@ def test_a_broker_killed_during_a_commit_is_asked_what_became_of_it(at: GuardedP
     assert at.dead() == []
 
 
-def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_over_and_repeat_nothing(
+def test_expired_transactions_and_producer_ids_repeat_nothing(
     forgetful: Broker,
 ) -> None:
     at = GuardedPlace(forgetful)
@@ -222,7 +222,7 @@ def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_o
     assert at.dead() == []
 
 
-def test_a_topic_deleted_under_the_relay_is_waited_for_and_one_with_more_partitions_is_used(at: GuardedPlace) -> None:
+def test_a_deleted_topic_is_awaited_and_added_partitions_are_used(at: GuardedPlace) -> None:
     other = f"{at.prefix}other"
     at.admin.create_topic(other)
     # However long this takes, nobody gives the topic up.
@@ -255,9 +255,7 @@ def test_a_topic_deleted_under_the_relay_is_waited_for_and_one_with_more_partiti
     assert at.dead() == []
 
 
-def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_own_rights_says_so(
-    at: GuardedPlace, broker: Broker
-) -> None:
+def test_rows_wait_for_acls_and_missing_relay_acls_are_named(at: GuardedPlace, broker: Broker) -> None:
     secret = f"{at.prefix}secret"
     at.admin.create_topic(secret)
     broker.guard.deny_topic(secret)
@@ -308,9 +306,7 @@ def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_own_rights_says_
     assert error.exit_code == 4
 
 
-def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_the_others_go_on(
-    at: GuardedPlace, broker: Broker
-) -> None:
+def test_rows_above_a_lowered_size_limit_are_set_aside(at: GuardedPlace, broker: Broker) -> None:
     large = Message(topic=at.topic, key="k0", value=os.urandom(30_000))
     with at.relaying(producer={"compression.type": "none"}) as relaying:
         at.more(100)
@@ -339,9 +335,7 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
     assert [row[1] for row in at.dead()] == ["too-large", *["malformed"] * 1000]
 
 
-def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_until_it_is_adopted(
-    at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_or_replaced_progress_topic_ends_the_relay(at: GuardedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     # The driver looks more often.
     monkeypatch.setattr(watch, "_TOPIC_SECONDS", 0.5)
     name = at.settings().name
@@ -377,7 +371,7 @@ def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_unt
     assert error.exit_code == 4
 
 
-def test_a_shard_does_not_recover_from_a_progress_topic_that_was_replaced(
+def test_a_shard_does_not_recover_from_a_replaced_progress_topic(
     at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The driver would notice too, but later.

@@ -74,7 +74,7 @@ def all_move(relay: Relaying, *shards: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_else(
+def test_lost_and_moved_coordinators_and_leaders_cost_only_time(
     cluster: Cluster, spark: Session, tmp_path: Path
 ) -> None:
     place = Place(cluster.stack, cluster.stack.postgres.create_database("nodes"), "nodes-")
@@ -127,7 +127,7 @@ def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_els
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_topic_that_nobody_leads_keeps_only_its_own_rows_waiting(cluster: Cluster, spark: Session) -> None:
+def test_a_topic_without_a_leader_holds_only_its_own_rows(cluster: Cluster, spark: Session) -> None:
     place = Place(cluster.stack, cluster.stack.postgres.create_database("alone"), "alone-")
     client = AdminClient({"bootstrap.servers": cluster.stack.kafka.bootstrap})
     (made,) = client.create_topics([NewTopic("alone-once", num_partitions=2, replica_assignment=[[1], [3]])]).values()

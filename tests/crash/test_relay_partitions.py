@@ -92,7 +92,7 @@ def test_too_few_in_sync_replicas_stop_only_their_own_topic(cluster: Stack, spar
     rows.require_all_once()
 
 
-def test_a_leader_lost_before_the_commit_stops_only_its_own_topic(cluster: Stack, spark: Session) -> None:
+def test_a_leader_lost_before_commit_stops_only_its_topic(cluster: Stack, spark: Session) -> None:
     place = Place(cluster, cluster.postgres.create_database("solo"), "solo-")
     solo = created(cluster, "solo-solo", [VICTIM], {"min.insync.replicas": "1"})
     rows = Rows(place, solo)

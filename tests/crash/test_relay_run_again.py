@@ -18,7 +18,7 @@ from thresher.testing.reading import read_topics
 ROWS, KEYS = 400, 20
 
 
-def test_at_least_once_rows_that_the_killed_task_had_marked_are_sent_before_their_followers(
+def test_at_least_once_a_killed_tasks_marked_rows_go_first(
     stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -29,7 +29,7 @@ def test_at_least_once_rows_that_the_killed_task_had_marked_are_sent_before_thei
     at.stash(*messages[: ROWS // 2])
     # Spark tries a task up to four times.
     program = relay_of(at, delivery=Delivery.AT_LEAST_ONCE, master="local[4,4]")
-    with Zombie(program, tmp_path / "zombie", victim="worker", seams={0: CrashPoint.FLUSHED}) as relay:
+    with Zombie(program, tmp_path / "zombie", victim="worker", points={0: CrashPoint.FLUSHED}) as relay:
         killed = relay.arrive()[0]
         assert killed["rows"]
         # Who takes only rows that nobody has marked would send these first.

@@ -119,7 +119,7 @@ def placed(cluster: CutOffCluster) -> Mandate:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_progress_that_a_stale_leader_shows_is_never_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_read_from_a_stale_leader_is_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     # Whoever is led astray is told so sooner.
     monkeypatch.setattr(transactional, "TransactionTimeouts", partial(TransactionTimeouts.within, 4.0))
     monkeypatch.setattr(committed_tail, "_REQUEST_SECONDS", 4.0)

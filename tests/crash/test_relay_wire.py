@@ -59,9 +59,7 @@ def error_of(end_txn: Frame) -> int:
     return int.from_bytes(end_txn.raw[12:14], signed=True)
 
 
-def test_a_commit_that_comes_late_does_not_touch_the_next_transaction(
-    place: Place, proxy: KafkaProxy, wire: Wire
-) -> None:
+def test_a_late_commit_does_not_touch_the_next_transaction(place: Place, proxy: KafkaProxy, wire: Wire) -> None:
     answers: list[int] = []
     with relaying(place, proxy, shards=1) as relay:
         stash(place, "a", 100)
@@ -97,7 +95,7 @@ class Faults:
         return [what for what, rule in self.rules.items() if not rule.matched]
 
 
-def test_an_answer_that_never_comes_is_found_out_and_not_guessed(
+def test_the_outcome_behind_a_missing_answer_is_not_guessed(
     place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
 ) -> None:
     faults = Faults()
@@ -140,7 +138,7 @@ def test_an_answer_that_never_comes_is_found_out_and_not_guessed(
     assert all(doubts[shard] for shard in (0, 1, 3)), doubts
 
 
-def test_a_wire_that_loses_and_delays_at_random_loses_repeats_and_reorders_nothing(
+def test_random_network_faults_lose_repeat_and_reorder_nothing(
     place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
 ) -> None:
     with relaying(place, proxy, shards=4) as relay, Load(place, tmp_path) as load:
@@ -154,7 +152,7 @@ def test_a_wire_that_loses_and_delays_at_random_loses_repeats_and_reorders_nothi
     load.require_clean(500)
 
 
-def test_at_least_once_answers_that_are_lost_or_cut_off_lead_to_direct_repeats_at_most(
+def test_at_least_once_lost_answers_cause_only_adjacent_duplicates(
     place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
 ) -> None:
     with (

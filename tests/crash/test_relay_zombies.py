@@ -80,19 +80,17 @@ def moves(place: Place, relay: Relaying) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_it_goes_on(
-    places: Callable[[str], Place], tmp_path: Path
-) -> None:
+def test_a_resumed_zombie_relay_sends_and_settles_nothing(places: Callable[[str], Place], tmp_path: Path) -> None:
     with contextlib.ExitStack() as scene:
         loads: dict[str, Load] = {}
         outboxes: dict[str, Place] = {}
         zombies: dict[str, Zombie] = {}
-        for victim, (seams, _) in ZOMBIES.items():
+        for victim, (points, _) in ZOMBIES.items():
             at = outboxes[victim] = places(victim)
             loads[victim] = Load(at, tmp_path, writers=1, rate=100.0)
             program = relay_of(at, delivery=delivery_of(victim))
             stopped_part = "whole" if victim == "marker" else victim
-            zombies[victim] = Zombie(program, tmp_path / victim, victim=stopped_part, seams=seams)
+            zombies[victim] = Zombie(program, tmp_path / victim, victim=stopped_part, points=points)
             scene.enter_context(zombies[victim])
             scene.enter_context(loads[victim])
         for zombie in zombies.values():
@@ -125,9 +123,7 @@ def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_
         load.require_clean(500, everything=delivery_of(victim) is Delivery.AT_LEAST_ONCE)
 
 
-def test_leaders_with_other_numbers_of_shards_take_over_from_one_another(
-    places: Callable[[str], Place], tmp_path: Path
-) -> None:
+def test_leaders_take_over_from_other_numbers_of_shards(places: Callable[[str], Place], tmp_path: Path) -> None:
     at = places("layouts")
     with Load(at, tmp_path) as load, contextlib.ExitStack() as scene:
         older: list[Relaying] = []
@@ -148,7 +144,7 @@ def test_leaders_with_other_numbers_of_shards_take_over_from_one_another(
     load.require_clean(500)
 
 
-def test_progress_of_a_newer_version_is_refused_before_its_writer_is_displaced(places: Callable[[str], Place]) -> None:
+def test_progress_of_a_newer_version_is_refused_before_take_over(places: Callable[[str], Place]) -> None:
     at = places("versions")
     rows = [Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100)]
     at.stash(*rows[:50])

@@ -84,7 +84,7 @@ def test_a_tail_goes_on_after_a_promotion_and_after_restarts(stack: Stack, spark
         published(at, range(100), range(100, 150))
 
 
-def test_a_log_that_was_put_back_and_has_grown_is_noticed(stack: Stack, spark: Session, topic_prefix: str) -> None:
+def test_a_restored_log_that_has_grown_is_detected(stack: Stack, spark: Session, topic_prefix: str) -> None:
     with own_postgres() as postgres:
         at = TailPlace(stack, postgres.create_database("put_back"), topic_prefix)
         published(at, range(10))

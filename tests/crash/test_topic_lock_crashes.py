@@ -75,9 +75,7 @@ class Crew:
 
 
 @pytest.mark.timeout(600)
-def test_eight_processes_and_two_relays_killed_at_random_lose_and_repeat_nothing(
-    place: LockedPlace, tmp_path: Path
-) -> None:
+def test_topic_lock_processes_killed_at_random_lose_and_repeat_nothing(place: LockedPlace, tmp_path: Path) -> None:
     at, draw = place, random.Random(22)
     for number in range(TOPICS):
         at.admin.create_topic(f"{at.topic}-{number}", partitions=2)
@@ -102,7 +100,7 @@ def test_eight_processes_and_two_relays_killed_at_random_lose_and_repeat_nothing
 
 
 @pytest.mark.timeout(300)
-def test_a_process_that_was_stopped_and_goes_on_changes_nothing(place: LockedPlace, tmp_path: Path) -> None:
+def test_a_process_resumed_after_losing_its_lock_changes_nothing(place: LockedPlace, tmp_path: Path) -> None:
     at = place
     with Crew(tmp_path / "log", member(at, threads=1)) as stopped, Load(at, tmp_path, rate=400.0) as load:
         (process,) = stopped.processes
@@ -124,7 +122,7 @@ def test_a_process_that_was_stopped_and_goes_on_changes_nothing(place: LockedPla
 
 
 @pytest.mark.timeout(300)
-def test_told_to_end_a_process_finishes_its_batch_and_frees_its_locks(place: LockedPlace, tmp_path: Path) -> None:
+def test_a_terminated_process_finishes_its_batch_and_frees_its_locks(place: LockedPlace, tmp_path: Path) -> None:
     at = place
     at.stash(*(Message(topic=at.topic, key=f"k{n % 9}", value=str(n)) for n in range(20_000)))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -145,7 +143,7 @@ def test_told_to_end_a_process_finishes_its_batch_and_frees_its_locks(place: Loc
 
 
 @pytest.mark.timeout(300)
-def test_the_lock_of_a_killed_process_runs_out(place: LockedPlace, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_expires(place: LockedPlace, tmp_path: Path) -> None:
     at = place
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(20_000)))
     with Crew(tmp_path / "log", member(at, threads=1)) as crew:

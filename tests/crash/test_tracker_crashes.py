@@ -113,7 +113,7 @@ def test_a_tracker_that_is_killed_redelivers_each_message_once(trackers: Tracker
     assert {record.delivery_count for record in redelivered(topics)} == {2}
 
 
-def test_a_tracker_that_was_stopped_and_superseded_ends_and_repeats_nothing(trackers: Trackers) -> None:
+def test_a_stopped_and_superseded_tracker_ends_and_repeats_nothing(trackers: Trackers) -> None:
     topics = trackers.topics
     older = trackers.start()
     eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
@@ -177,7 +177,7 @@ def test_messages_of_a_killed_consumer_are_all_processed(trackers: Trackers, tmp
     assert processed == set(sent.values()), trackers.said()
 
 
-def test_a_consumers_open_transaction_delays_redelivery_and_causes_no_false_one(trackers: Trackers) -> None:
+def test_a_consumers_open_transaction_causes_no_false_redelivery(trackers: Trackers) -> None:
     topics = trackers.topics
     trackers.start()
     eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
@@ -198,7 +198,7 @@ def test_a_consumers_open_transaction_delays_redelivery_and_causes_no_false_one(
     hanging.discard()
 
 
-def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int], tmp_path: Path) -> None:
+def test_a_broker_restart_costs_only_time(proxied: tuple[Stack, int], tmp_path: Path) -> None:
     stack, _ = proxied
     topics = QueueTopics(
         stack.kafka.bootstrap, redelivery_timeout=4_000, consumer={"session.timeout.ms": 6_000}, partitions=2

@@ -12,12 +12,12 @@ FAR_AHEAD_MS = 150 * 60 * 1000
 _right = ServerClock.now_ms
 
 
-def reached(_seam: CrashPoint, _shard: int, _rows: list[int]) -> None:
+def reached(_point: CrashPoint, _shard: int, _rows: list[int]) -> None:
     """Be ahead."""
     _put_ahead(AHEAD_MS)
 
 
-def far(_seam: CrashPoint, _shard: int, _rows: list[int]) -> None:
+def far(_point: CrashPoint, _shard: int, _rows: list[int]) -> None:
     """Be far ahead, until the clock is set right."""
     _put_ahead(0 if right().exists() else FAR_AHEAD_MS)
 

@@ -16,7 +16,7 @@ from thresher.delivery.crash_points import CrashPoint
 
 HOOK = f"{__name__}:reached"
 _ORDERS, _LEFT = "THRESHER_TEST_ORDERS", "THRESHER_TEST_LEFT"
-# Not a seam of the code: the answer to a commit is on its way, which only the wire can tell.
+# Not a crash point of the code: the answer to a commit is on its way, which only the wire can tell.
 COMMIT_SENT = "commit-sent"
 
 
@@ -25,22 +25,22 @@ def variables(orders: Path, left: str = "") -> dict[str, str]:
     return {_ORDERS: str(orders), _LEFT: left}
 
 
-def reached(seam: CrashPoint, shard: int, rows: list[int]) -> None:
+def reached(point: CrashPoint, shard: int, rows: list[int]) -> None:
     where = Path(os.environ[_ORDERS])
-    if seam is CrashPoint.RECOVERED:
+    if point is CrashPoint.RECOVERED:
         _look(where, shard)
     order = where / f"order-{shard}"
     try:
         wanted = order.read_text()
     except FileNotFoundError:
         return
-    recovering = seam.startswith("recover")
-    if wanted not in {seam, COMMIT_SENT if seam is CrashPoint.BEFORE_COMMIT else seam} or not (rows or recovering):
+    recovering = point.startswith("recover")
+    if wanted not in {point, COMMIT_SENT if point is CrashPoint.BEFORE_COMMIT else point} or not (rows or recovering):
         return
-    if recovering and not (where / f"hit-{shard}").exists() and seam is not CrashPoint.RECOVERED:
+    if recovering and not (where / f"hit-{shard}").exists() and point is not CrashPoint.RECOVERED:
         return  # nothing to recover from
     order.unlink()
-    _write(where / f"arrived-{shard}", {"seam": wanted, "pid": os.getpid(), "rows": rows})
+    _write(where / f"arrived-{shard}", {"point": wanted, "pid": os.getpid(), "rows": rows})
     while wanted != COMMIT_SENT and not (where / f"go-{shard}").exists():
         time.sleep(0.1)
 

@@ -26,7 +26,7 @@ _jumps = itertools.cycle((3600.0, -3600.0, 9000.0, 0.0))
 _time, _time_ns, _now_us = time.time, time.time_ns, ServerClock.now_us
 
 
-def reached(_seam: CrashPoint, _shard: int, _rows: list[int]) -> None:
+def reached(_point: CrashPoint, _shard: int, _rows: list[int]) -> None:
     """Follow, in a worker. Workers are not used again."""
     follow()
 

@@ -1,4 +1,4 @@
-"""A hook that has a worker stand still at a seam until it is let go, for relays on the run's own Spark.
+"""A hook that has a worker stand still at a crash point until it is let go, for relays on the run's own Spark.
 
 Workers there have the environment of the run, so the orders lie in its temporary directory.
 """
@@ -18,9 +18,9 @@ _PLACE = "thresher-standing"
 _LONGEST_SECONDS = 240.0
 
 
-def reached(seam: CrashPoint, _shard: int, rows: list[int]) -> None:
+def reached(point: CrashPoint, _shard: int, rows: list[int]) -> None:
     place = Path(tempfile.gettempdir()) / _PLACE
-    if not rows or not (place / f"order-{seam}").exists() or (place / "arrived").exists():
+    if not rows or not (place / f"order-{point}").exists() or (place / "arrived").exists():
         return
     (place / "arrived").touch()
     deadline = time.monotonic() + _LONGEST_SECONDS
@@ -44,11 +44,11 @@ class Standing:
 
 
 @contextlib.contextmanager
-def standing(seam: CrashPoint) -> Iterator[Standing]:
-    """Have the next worker with rows in its hands stand at this seam; at the end it may go."""
+def standing(point: CrashPoint) -> Iterator[Standing]:
+    """Have the next worker with rows in its hands stand at this crash point; at the end it may go."""
     place = Path(tempfile.gettempdir()) / _PLACE
     place.mkdir()
-    (place / f"order-{seam}").touch()
+    (place / f"order-{point}").touch()
     stood = Standing(place)
     try:
         yield stood

@@ -26,17 +26,17 @@ class Zombie:
     `directory` is made. The victim is what will be stopped: "worker", "jvm", "driver" or "whole".
     """
 
-    def __init__(self, program: Program, directory: Path, *, victim: str, seams: dict[int, CrashPoint]) -> None:
-        self.victim, self._seams, self._directory = victim, seams, directory
-        settings = {"shards": len(seams), "hook": crash_hook.HOOK, "policy": PATIENT}
+    def __init__(self, program: Program, directory: Path, *, victim: str, points: dict[int, CrashPoint]) -> None:
+        self.victim, self._points, self._directory = victim, points, directory
+        settings = {"shards": len(points), "hook": crash_hook.HOOK, "policy": PATIENT}
         self._program = program.changed(variables=crash_hook.variables(directory), **settings)
         self._workers: list[Process] = []
         self._stopped: list[Process] = []
 
     def __enter__(self) -> Self:
         self._directory.mkdir()
-        for shard, seam in self._seams.items():
-            (self._directory / f"order-{shard}").write_text(str(seam))
+        for shard, point in self._points.items():
+            (self._directory / f"order-{shard}").write_text(str(point))
         self.process = self._program.start(self._directory / "log")
         return self
 
@@ -50,12 +50,12 @@ class Zombie:
     def arrive(self) -> dict[int, dict[str, Any]]:
         """Wait until every shard stands at its crash point, with rows in its hands."""
         found = {}
-        for shard in self._seams:
+        for shard in self._points:
             path = self._directory / f"arrived-{shard}"
             eventually(path.exists, ARRIVAL_SECONDS, lambda: f"{self.victim}: nobody came: {self.said()}")
             found[shard] = json.loads(path.read_text())
         self._workers = _there(arrival["pid"] for arrival in found.values())
-        assert len(self._workers) == len(self._seams), f"{self.victim}: a worker has ended: {self.said()}"
+        assert len(self._workers) == len(self._points), f"{self.victim}: a worker has ended: {self.said()}"
         return found
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class Zombie:
 
     def go_on(self) -> None:
         """Let the victim go on, and its shards beyond their crash points."""
-        for shard in self._seams:
+        for shard in self._points:
             (self._directory / f"go-{shard}").touch()
         _signal(self._stopped, signal.SIGCONT)
 

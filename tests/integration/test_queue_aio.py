@@ -156,7 +156,7 @@ async def test_close_ends_receives_and_iterations_that_wait() -> None:
 
 
 @coroutine
-async def test_a_receive_waits_no_longer_than_it_is_told() -> None:
+async def test_a_receive_waits_no_longer_than_its_timeout() -> None:
     async with consuming() as (_, producer, consumer):
         assert await consumer.receive(0) is None
         assert await consumer.receive(0.01) is None

@@ -40,7 +40,7 @@ GUARDS = st.builds(Guard, st.integers(0, 2), st.integers(0, 3), st.integers(0, 3
 
 
 @given(GUARDS, GUARDS)
-def test_a_guard_decides_as_the_model(one: Guard, other: Guard) -> None:
+def test_a_guard_decides_like_the_model(one: Guard, other: Guard) -> None:
     assert one.after(other) == is_later(Written(0, 0, *one), *other)
     latest = max(one.timestamp_ms, other.timestamp_ms) if one.partition == other.partition else one.timestamp_ms
     assert one.following(other) == Guard(one.partition, one.offset, latest)
@@ -58,7 +58,7 @@ def test_batches_of_one_partition_leave_the_last_records(log: list[Written], cut
 
 
 @given(logs(3, deletes=False), CUTS, st.randoms(use_true_random=False))
-def test_partitions_may_be_mixed_and_cut_in_any_way(log: list[Written], cuts: list[int], draw: object) -> None:
+def test_any_mix_and_cut_of_partitions_gives_equal_rows(log: list[Written], cuts: list[int], draw: object) -> None:
     one_by_one: ModelRows = {}
     for record in log:
         take(one_by_one, record)
@@ -122,6 +122,6 @@ def test_any_mix_of_readers_applies_each_record_once(log_: set[int], steps: list
     assert seen == sorted(offset for offset in log_ if offset < stored)
 
 
-def test_parts_that_follow_each_other_are_one() -> None:
+def test_adjacent_parts_join_into_one() -> None:
     first, second = Part("t", 0, 3, 5), Part("t", 0, 5, 9, records([7]))
     assert first.joined(second) == Part("t", 0, 3, 9, records([7]))

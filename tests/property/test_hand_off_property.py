@@ -114,7 +114,7 @@ TestAtLeastOnce.settings = settings(
     committed=st.booleans(),
     passes=st.lists(st.dictionaries(partitions, st.integers(1, 5), min_size=1), max_size=3),
 )
-def test_the_judge_knows_what_became_of_a_transaction(
+def test_the_judge_decides_whether_a_transaction_was_committed(
     spans: dict[int, Span], committed: bool, passes: list[dict[int, int]]
 ) -> None:
     """Ours may be committed; then others pass some of the partitions, or all, or other ones."""

@@ -56,7 +56,7 @@ class Log:
 
 
 @given(transactions, st.data())
-def test_rows_come_once_in_order_whatever_is_read_at_a_time(drawn: Any, data: st.DataObject) -> None:
+def test_rows_come_once_in_order_for_any_read_size(drawn: Any, data: st.DataObject) -> None:
     log = Log(drawn)
     reader = LogReader(TableSource(table=TableName(table="outbox", schema="app")))
     queue = ChunkQueue(10**6, 10**9, lambda: None)

@@ -117,7 +117,7 @@ TestScoreboard = Scored.TestCase
 TestScoreboard.settings = settings(max_examples=examples(100), stateful_step_count=40, derandomize=True, deadline=None)
 
 
-def test_a_key_with_many_rows_waits_for_its_turn_like_any_other() -> None:
+def test_a_key_with_many_rows_waits_for_its_turn() -> None:
     board = Scoreboard(2)
     board.add([row(number, b"hot") for number in range(100)])
     board.add([row(100 + number, b"%d" % number if number % 2 else None) for number in range(10)])

@@ -274,7 +274,7 @@ class World:
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=examples(1_500), derandomize=True, deadline=None)
-def test_rows_are_read_once_and_in_order_whoever_stops_wherever(seed: int) -> None:
+def test_rows_are_read_once_in_order_despite_stopped_workers(seed: int) -> None:
     draw = random.Random(seed)
     world = World(draw.choice([1, 2, 3]), compacting=draw.random() < 0.3)
     for _ in range(150):

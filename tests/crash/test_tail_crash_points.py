@@ -13,7 +13,7 @@ from tests.tail.subject import TailSubject
 from thresher.delivery.crash_points import CrashPoint
 
 # Decoded, produced, flushed, before and after the commit, dead rows written, the slot confirmed.
-SEAMS = (
+CRASH_POINTS = (
     CrashPoint.BEFORE_BEGIN,
     CrashPoint.PRODUCED_SOME,
     CrashPoint.FLUSHED,
@@ -30,20 +30,20 @@ _TOLD_SECONDS = 1.2
 
 
 @pytest.mark.timeout(1200)
-def test_nothing_is_lost_repeated_or_reordered_wherever_the_tail_is_killed() -> None:
+def test_a_tail_killed_anywhere_loses_repeats_and_reorders_nothing() -> None:
     with CrashRun(TailSubject()) as run:
         run.start()
-        for seam in SEAMS:
-            kill_at(run, seam, told=seam is CrashPoint.SETTLED)
-        for number, seam in enumerate(OF_DEAD):
+        for point in CRASH_POINTS:
+            kill_at(run, point, told=point is CrashPoint.SETTLED)
+        for number, point in enumerate(OF_DEAD):
             run.subject.write_bad(str(number))
-            kill_at(run, seam)
-        for seam in RECOVERING:
+            kill_at(run, point)
+        for point in RECOVERING:
             arrival = stop_at(run, CrashPoint.COMMITTED)
             run._write_hit(0, arrival["rows"], 0)
-            run._order(0, seam)
+            run._order(0, point)
             os.kill(arrival["pid"], signal.SIGKILL)
-            os.kill(run._arrived(0, seam)["pid"], signal.SIGKILL)
+            os.kill(run._arrived(0, point)["pid"], signal.SIGKILL)
         assert run.process is not None
         stop_at(run, CrashPoint.COMMITTED)
         run.process.kill()
@@ -58,7 +58,7 @@ def test_nothing_is_lost_repeated_or_reordered_wherever_the_tail_is_killed() -> 
 
 
 @pytest.mark.timeout(600)
-def test_a_tail_that_was_stopped_and_goes_on_publishes_nothing_again() -> None:
+def test_a_tail_resumed_after_a_stop_publishes_nothing_twice() -> None:
     with CrashRun(TailSubject()) as run:
         first = run.start()
         arrival = stop_at(run, CrashPoint.BEFORE_COMMIT)
@@ -79,15 +79,15 @@ def test_a_tail_that_was_stopped_and_goes_on_publishes_nothing_again() -> None:
     assert tally.committed > 500
 
 
-def stop_at(run: CrashRun[TailSubject], seam: str) -> dict[str, Any]:
+def stop_at(run: CrashRun[TailSubject], point: str) -> dict[str, Any]:
     """Have the worker stop at a crash point, and return where it stands."""
-    run._order(0, seam)
-    return run._arrived(0, seam)
+    run._order(0, point)
+    return run._arrived(0, point)
 
 
-def kill_at(run: CrashRun[TailSubject], seam: str, *, told: bool = False) -> None:
+def kill_at(run: CrashRun[TailSubject], point: str, *, told: bool = False) -> None:
     """Kill the worker at a crash point."""
-    arrival = stop_at(run, seam)
+    arrival = stop_at(run, point)
     if told:
         time.sleep(_TOLD_SECONDS)
     os.kill(arrival["pid"], signal.SIGKILL)

@@ -6,7 +6,7 @@ import time
 import psycopg
 import pytest
 
-from tests.faults.crash_run import GROUPS, SEAMS, VICTIMS, CrashRun, short_schedule
+from tests.faults.crash_run import CRASH_POINTS, GROUPS, VICTIMS, CrashRun, short_schedule
 from tests.faults.scene import END_SECONDS
 from tests.processes import eventually
 from tests.relay.subject import RelaySubject
@@ -18,9 +18,9 @@ HITS = 5
 
 
 @pytest.mark.timeout(1800)
-def test_nothing_is_lost_repeated_or_reordered_wherever_the_relay_is_killed() -> None:
+def test_a_relay_killed_anywhere_loses_repeats_and_reorders_nothing() -> None:
     with CrashRun(RelaySubject()) as run:
-        # `./run soak relay` has every victim at every seam, and many times more.
+        # `./run soak relay` has every victim at every crash point, and many times more.
         for victim, orders in short_schedule(seed=5, hits=HITS, shards=RelaySubject.shards):
             run.round(victim, orders)
         two_relays(run)
@@ -30,26 +30,26 @@ def test_nothing_is_lost_repeated_or_reordered_wherever_the_relay_is_killed() ->
     assert tally.committed > 3_000
     assert tally.rolled_back > 100
     assert not run.report.wrong, run.report.wrong
-    assert all(run.report.counted()[seam] >= HITS for seam in SEAMS), run.report.lines()
+    assert all(run.report.counted()[point] >= HITS for point in CRASH_POINTS), run.report.lines()
     for group in GROUPS:
-        assert {hit.victim for hit in run.report.hits if hit.seam in group} == set(VICTIMS), run.report.lines()
+        assert {hit.victim for hit in run.report.hits if hit.point in group} == set(VICTIMS), run.report.lines()
     # A relay whose JVM was killed says that it may be started again.
     assert set(run.exits) == {1}
 
 
 @pytest.mark.timeout(1200)
-def test_at_least_once_a_reader_of_everything_sees_direct_repeats_wherever_the_relay_is_killed() -> None:
+def test_at_least_once_kills_cause_only_adjacent_duplicates() -> None:
     relay = RelaySubject(delivery=Delivery.AT_LEAST_ONCE, rate=200.0)
     with CrashRun(relay) as run:
-        # `./run soak relay --delivery at-least-once` has every victim at every seam, and many times more.
-        for orders in (SEAMS[0:4], SEAMS[4:8], SEAMS[8:12]):
+        # `./run soak relay --delivery at-least-once` has every victim at every crash point, and many times more.
+        for orders in (CRASH_POINTS[0:4], CRASH_POINTS[4:8], CRASH_POINTS[8:12]):
             run.round("worker", dict(enumerate(orders)))
         verdict, tally = run.verdict(everything=True)
         assert verdict.ok, (verdict.line(), verdict.examples)
         assert verdict.repeated
         assert tally.committed > 1_000
         assert not run.report.wrong, run.report.wrong
-        assert all(run.report.counted()[seam] for seam in SEAMS), run.report.lines()
+        assert all(run.report.counted()[point] for point in CRASH_POINTS), run.report.lines()
         # From one guarantee to the other and back, each killed with rows in flight.
         relay.begin_load()
         run.start()
