@@ -1,7 +1,7 @@
-"""On a real standalone cluster of a master and two workers, to which our environment is shipped without PySpark.
+"""The engine on a real standalone cluster of a master and two workers. Our environment is shipped without PySpark.
 
-Run by `./run soak engine`; `./run test` has a relay on the same cluster. Bounds are five times what was seen, plus what
-a machine that stalls takes.
+Run by `./run soak engine`; `./run test` has a relay on the same cluster. Time limits are five times the longest time
+seen, plus the length of a stall of the machine.
 """
 
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.soak
 SHARDS = 4
 UP_SECONDS = 150.0
 RESTART_SECONDS = 60.0
-# Longer than a machine stalls.
+# Longer than a usual stall of the machine.
 SILENCE_SECONDS = 10.0
 
 
@@ -123,7 +123,7 @@ def test_a_stopped_executor_with_a_live_worker_is_replaced(driver: Driver, shard
     victim, *neighbours = shards
     executor = executor_of(victim["pid"])
     os.kill(executor, signal.SIGSTOP)
-    # Its line is fine: only Spark can notice, and then the driver ends what is left.
+    # The task's line to the driver still works, so only Spark notices. The driver then ends the task.
     replaced(driver, victim, 90.0)
     eventually(lambda: not alive(victim["pid"]), 60)
     os.kill(executor, signal.SIGCONT)

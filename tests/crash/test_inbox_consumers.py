@@ -45,7 +45,7 @@ class Place:
         self.processes: list[subprocess.Popen[bytes]] = []
         with psycopg.connect(dsn) as connection:
             create_inbox(connection, INBOX)
-            # No constraint: a message that is processed twice is to be seen.
+            # No unique constraint: a message that is processed twice must show.
             connection.execute("CREATE TABLE work (n int)")
 
     def start(self, **settings: Any) -> "subprocess.Popen[bytes]":
@@ -55,7 +55,7 @@ class Place:
         return self.processes[-1]
 
     def send(self, numbers: range, *, times: int = 1, **more: Any) -> None:
-        """Send messages, each so many times with the same id."""
+        """Send messages, each `times` times under one id."""
         producer = Producer({"bootstrap.servers": self.kafka["bootstrap.servers"], "acks": "all"})
         for number in numbers:
             for _ in range(times):
@@ -91,7 +91,7 @@ def test_sixteen_killed_consumers_process_each_message_once(place: Place) -> Non
         place.start()
     place.send(range(MESSAGES // 2, MESSAGES), times=2)
     eventually(lambda: len(place.worked()) == MESSAGES, PATIENCE_SECONDS, place.said)
-    # The repeats of all of them are behind these.
+    # These messages come after all repeats: once they are processed, every repeat was read too.
     for number in range(MESSAGES, MESSAGES + 40):
         place.send(range(number, number + 1))
     eventually(lambda: len(place.worked()) == MESSAGES + 40, PATIENCE_SECONDS, place.said)
@@ -101,7 +101,7 @@ def test_sixteen_killed_consumers_process_each_message_once(place: Place) -> Non
 @pytest.mark.parametrize("point", POINTS)
 def test_the_messages_of_a_killed_consumer_are_processed_once(place: Place, point: str) -> None:
     place.send(range(30))
-    # The first commit of offsets; or in the middle of a batch.
+    # It dies at its first commit of offsets, or in the middle of a batch.
     victim = place.start(die=point, after=1 if point == "committed" else 2)
     eventually(lambda: victim.poll() is not None, PATIENCE_SECONDS, place.said)
     assert victim.poll() == -signal.SIGKILL
@@ -127,7 +127,7 @@ def test_an_unprocessable_message_is_set_aside_and_others_go_on(place: Place) ->
         assert process_again(connection, INBOX, dead[0], handle)
         assert not process_again(connection, INBOX, dead[0], handle), "once"
         assert len(dead_messages(connection, INBOX)) == 1
-    # Both come again: one was processed since, the other is still set aside.
+    # Both messages come again: one was processed since then, the other is still set aside.
     place.send(range(3, 4))
     place.send(range(7, 8))
     place.send(range(20, 27))

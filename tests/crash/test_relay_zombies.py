@@ -1,7 +1,7 @@
-"""Relays that were stopped and superseded, and go on: what they still hold in their hands reaches neither side.
+"""Relays that were stopped, replaced and resumed: their rows in flight reach neither Kafka nor the database.
 
-The longest time-out that could help a zombie or its successor is the broker's on a transaction, 15 s: all are stopped
-for longer, side by side.
+The longest time-out that could help a zombie or its successor is the broker's transaction time-out, 15 s. All zombies
+are stopped for longer, in parallel.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from thresher.spark.session.session import Session
 
 STOPPED_SECONDS = 17.0
 pytestmark = pytest.mark.timeout(400)
-# Who is stopped, where its shards stand, and how many shards its successor has.
+# By stopped part: the crash points of its shards, and the number of shards of its successor.
 ZOMBIES: dict[str, tuple[dict[int, CrashPoint], int]] = {
     "worker": ({0: CrashPoint.COMMITTED, 1: CrashPoint.FLUSHED}, 2),
     "jvm": ({0: CrashPoint.BEFORE_BEGIN, 1: CrashPoint.BEFORE_COMMIT}, 1),
     "driver": ({0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.SETTLING}, 1),
     "whole": ({0: CrashPoint.BEFORE_COMMIT, 1: CrashPoint.SETTLING}, 2),
-    # At least once: one has rows in its client's hands, the other rows that it will want to purge.
+    # At least once: one shard has unsent rows in its client, the other has rows to purge.
     "marker": ({0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.COMMITTED}, 2),
 }
 
@@ -71,7 +71,7 @@ def nobody_else(place: Place, relay: Relaying) -> bool:
 
 
 def moves(place: Place, relay: Relaying) -> None:
-    """Wait until this relay has sent something, and all rows that are there now are gone."""
+    """Wait until this relay has sent rows, and until all rows that are pending now are gone."""
     last = place.sql("SELECT coalesce(max(id), 0) FROM outbox")[0][0]
     # Seen: 13 s, four successors starting at once on two busy cores.
     relay.until(
@@ -105,8 +105,8 @@ def test_a_resumed_zombie_relay_sends_and_settles_nothing(places: Callable[[str]
         for victim, successor in successors.items():
             at = outboxes[victim]
             moves(at, successor)
-            # Whatever the zombie held in the database, row locks too, is not waited for: it was ended. What of it was
-            # not stopped comes to look once more, and then ends too.
+            # The take-over has ended the zombie's sessions, so nothing waits for its row locks. A part of the zombie
+            # that was not stopped may connect once more, and then ends too.
             successor.until(partial(nobody_else, at, successor), 15)
         eventually(lambda: time.monotonic() - stopped > STOPPED_SECONDS, STOPPED_SECONDS)
         for zombie in zombies.values():
@@ -116,10 +116,10 @@ def test_a_resumed_zombie_relay_sends_and_settles_nothing(places: Callable[[str]
             assert codes[victim] == 3, (victim, codes, zombie.said())
         for victim, load in loads.items():
             load.end()
-            # It was not disturbed in its turn: a zombie does not fence.
+            # A zombie does not fence its successor.
             assert not any("fenced" in str(shard.last_error) for shard in successors[victim].shards)
     for victim, load in loads.items():
-        # Of what the marker's client still had, a reader of everything sees nothing either.
+        # Even a reader of all records sees nothing of the rows that the at-least-once client still had.
         load.require_clean(500, everything=delivery_of(victim) is Delivery.AT_LEAST_ONCE)
 
 
@@ -133,7 +133,7 @@ def test_leaders_take_over_from_other_numbers_of_shards(places: Callable[[str], 
             for relay in older:
                 assert isinstance(relay.ended(), Superseded)
             older = [newer]
-        # Together: one of them is the last, whichever it is, and the others say that they are not.
+        # Started together: one of them leads in the end, and the others end as superseded.
         older += [scene.enter_context(at.relaying(shards=shards)) for shards in (2, 1)]
         eventually(lambda: sum(relay.error is None for relay in older) == 1, 120, lambda: str([r.error for r in older]))
         (leader,) = [relay for relay in older if relay.error is None]
@@ -161,7 +161,7 @@ def test_progress_of_a_newer_version_is_refused_before_take_over(places: Callabl
     assert isinstance(refused, ForeignProgress)
     assert "version '2'" in str(refused)
     assert refused.exit_code == 4
-    # Whoever leads is not disturbed, and nothing was sent on a guess.
+    # The control row is unchanged, so a leader would not be disturbed; and nothing was sent.
     assert at.sql("SELECT * FROM thresher_relay") == recorded
     assert at.pending() == 50
     at.read(50)
@@ -186,7 +186,7 @@ def outbox_id(place: Place) -> str:
 
 
 def note(place: Place, record: bytes) -> None:
-    """Put a record where the relay keeps its progress, under its seal."""
+    """Write a record to the relay's progress partition, with its seal."""
     ((secret,),) = place.sql("SELECT secret::text FROM thresher_relay")
     seal = Seal(secret=secret, topic=progress_topic(place.settings().name), partition=0)
     producer = Producer({"bootstrap.servers": place.stack.kafka.bootstrap})

@@ -1,6 +1,6 @@
-"""Whatever dies, and however, no server stays behind that nobody owns, and no data goes that was to be kept.
+"""Any process may die in any way: no server runs on without an owner, and kept data is not lost.
 
-Bounds are what a slow machine that stalls takes: everything here was over within a second on a quick one.
+Time limits allow for a slow machine that stalls. On a fast one, every wait here ended within a second.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ with Stack() as stack:
     print(json.dumps({"directory": str(stack.directory), "pids": [server.pid for server in stack.servers]}), flush=True)
     time.sleep(600)
 """
-# Interrupts itself as Ctrl-C does, once its host is there and long before its servers are.
+# Interrupts itself as Ctrl-C does, after its host process has started and long before its servers have.
 INTERRUPTED = """
 import os, signal, sys, time
 from thresher.cli.app import main
@@ -80,7 +80,8 @@ def test_a_throwaway_stack_is_gone_after_its_owner_died() -> None:
 
 
 def test_a_stack_ends_although_its_owners_forked_child_lives() -> None:
-    # The child holds the owner's ends of all pipes open: only the change of parent tells. It is there before a word is.
+    # The child holds the owner's ends of all pipes open, so only the change of parent shows that the owner died. The
+    # fork comes before the owner's first output.
     fork = "import os\n    if os.fork() == 0: time.sleep(600); os._exit(0)\n    print("
     script = OWNER.replace("print(", fork)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment()) as owner:
@@ -89,7 +90,7 @@ def test_a_stack_ends_although_its_owners_forked_child_lives() -> None:
         children = descendants(owner.pid)
         owner.kill()
     eventually(lambda: not any(map(alive, told["pids"])), GONE_SECONDS)
-    # The keepers tidy up first: what is killed below is the child.
+    # The keepers remove the directory first, so that only the child is killed below.
     eventually(lambda: not Path(told["directory"]).exists(), GONE_SECONDS)
     for child in children:
         if alive(child):
@@ -192,7 +193,7 @@ def test_an_interrupted_up_leaves_nothing_running(state: Path) -> None:
 
 def test_a_kept_stack_starts_after_crashes_with_its_data(state: Path) -> None:
     stack = KeptStack("crash")
-    # As crashes leave it while everything is first made: a data directory half-made, one node formatted, no word of it.
+    # The state after a crash during the first start: a partial data directory, a formatted node, and no complete files.
     directory = stack.directory
     (directory / "postgres" / "data.new").mkdir(parents=True)
     (directory / "postgres" / "data.new" / "PG_VERSION").write_text("18")
@@ -204,7 +205,7 @@ def test_a_kept_stack_starts_after_crashes_with_its_data(state: Path) -> None:
     assert all(map(alive, endpoints.processes.values()))
     with psycopg.connect(endpoints.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
-    # Its host killed: no server is left, and all data.
+    # Without its host process no server runs, and all data is kept.
     os.kill(endpoints.processes["host"], signal.SIGKILL)
     eventually(lambda: not any(map(alive, endpoints.processes.values())), GONE_SECONDS)
     assert not stack.running

@@ -1,4 +1,4 @@
-"""The tail killed between any two of its steps, under a load that never ends; one verdict over all of it."""
+"""The tail is killed at every crash point under a continuous load; one verdict covers the whole run."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.processes import eventually
 from tests.tail.subject import TailSubject
 from thresher.delivery.crash_points import CrashPoint
 
-# Decoded, produced, flushed, before and after the commit, dead rows written, the slot confirmed.
+# After decoding, producing and flushing; before and after the commit; dead rows written; the slot confirmed.
 CRASH_POINTS = (
     CrashPoint.BEFORE_BEGIN,
     CrashPoint.PRODUCED_SOME,
@@ -23,9 +23,9 @@ CRASH_POINTS = (
     CrashPoint.SETTLED,
 )
 OF_DEAD = (CrashPoint.SETTLING, CrashPoint.DEAD_WRITTEN, CrashPoint.COMMITTED)
-# Seen: 29 s until a tail, in transactions of 50 rows, has caught up with what was written while it was down.
+# Seen: 29 s until a tail, in transactions of 50 rows, has caught up after its downtime.
 BEHIND_SECONDS = 240.0
-# A position that was confirmed is told to the server within a second.
+# A confirmed position is reported to the server within a second.
 _TOLD_SECONDS = 1.2
 
 
@@ -71,7 +71,7 @@ def test_a_tail_resumed_after_a_stop_publishes_nothing_twice() -> None:
         (run.orders / "go-0").touch()
         os.kill(arrival["pid"], signal.SIGCONT)
         os.kill(first.pid, signal.SIGCONT)
-        # It must not be started again.
+        # Exit code 3: a supervisor must not start it again.
         assert first.wait(120) == 3, run.said()
         run.process = second
         verdict, tally = run.verdict()
@@ -80,7 +80,7 @@ def test_a_tail_resumed_after_a_stop_publishes_nothing_twice() -> None:
 
 
 def stop_at(run: CrashRun[TailSubject], point: str) -> dict[str, Any]:
-    """Have the worker stop at a crash point, and return where it stands."""
+    """Stop the worker at a crash point, and return its report: process and rows in flight."""
     run._order(0, point)
     return run._arrived(0, point)
 
