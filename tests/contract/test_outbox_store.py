@@ -1,4 +1,4 @@
-"""What every store of an outbox promises a relay: Postgres in each shape, and the property tests' table model."""
+"""The contract of every outbox store: Postgres in each table shape, and the property tests' table model."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -38,15 +38,15 @@ class Place(Protocol):
     store: OutboxStore
 
     def write(self, id_: int, key: bytes | None = b"k", *, day: int = 1, topic: str = "t") -> None:
-        """Commit a row under an id, created on a day of January."""
+        """Commit a row with this id, created on this day of January."""
         ...
 
     def pending(self) -> dict[int, int]:
-        """Return ids and create times of what is to be sent."""
+        """Return ids and create times of the pending rows."""
         ...
 
     def replace_table(self) -> None:
-        """Put another table with the same rows in the outbox's place."""
+        """Replace the outbox by another table with the same rows."""
         ...
 
 
@@ -69,7 +69,7 @@ class ModelPlace:
 
 
 class PostgresPlace:
-    """In a database of the test's own."""
+    """In a Postgres database of the test."""
 
     def __init__(self, dsn: str, shape: Shape, settling: Settling) -> None:
         self._dsn, self.shape, self._settling = dsn, shape, settling
@@ -138,7 +138,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture
 def session(place: Place) -> Iterator[StoreSession]:
-    """A session of the relay's, whose tables are there and whose term is written."""
+    """A session of the relay, with its tables created and its term written."""
     with closing(place.store.session("thresher/relay/1", locate=True)) as session:
         session.create_tables()
         session.control.insert(NEW_ROW)
@@ -150,7 +150,7 @@ def wanted(*, rows: int = 100, **more: Any) -> Wanted:
 
 
 def going(*rows: tuple[int, int], dead: Sequence[DeadFate] = ()) -> Fates:
-    """Return fates of rows that just go, by id and day."""
+    """Return fates that remove rows, by id and day, and set others aside."""
     return Fates(ids=[id_ for id_, _ in rows], create_times=[created(day) for _, day in rows], dead=dead)
 
 
@@ -356,7 +356,7 @@ def test_a_settlement_with_a_mark_removes_only_marked_rows(place: Place, session
     assert marked(session, MINE, held_topics=["u"]) == [1, 2]
     assert marked(session, OTHERS, held_topics=["t"]) == [3, 4]
     fates = going((1, 1), (3, 1), dead=[dying(2), dying(4)])
-    # A dead row goes whoever has marked it.
+    # A dead row is removed under any mark.
     assert session.settlement.settle(fates, mark=MINE) == 3
     assert place.pending().keys() == {3}
     session.settlement.require_gone([1, 3], [created(1)] * 2, mark=MINE)
@@ -417,7 +417,7 @@ def test_a_dead_row_is_shown_whole(place: Place, session: StoreSession) -> None:
     (content,) = session.dead_rows.show(1)
     assert [content.row] == session.dead_rows.find()
     assert content.value in {b"value", "value"}
-    # Deimos' rows have no headers.
+    # Deimos' tables have no headers.
     assert content.headers in {(("h", b"1"),), (("h", "1"),), ()}
     assert session.dead_rows.show(2) == []
 
@@ -429,7 +429,7 @@ def test_a_replayed_row_has_its_id_and_a_new_time(place: Place, session: StoreSe
     assert session.dead_rows.replay(ids=[1]) == 1
     assert place.pending().keys() == {1}
     assert session.dead_rows.find() == []
-    # Its old progress record does not speak of it.
+    # An old progress record does not name the replayed row, because its create time differs.
     assert session.settlement.settle(fates) == 0
     assert place.pending()[1] > created(1)
 
@@ -479,7 +479,7 @@ def test_a_marked_row_is_not_marked_again_by_its_leader(place: Place, session: S
     place.write(2)
     assert marked(session) == [2]
     assert marked(session) == []
-    # An older attempt's mark does not count.
+    # A mark of an older attempt does not count.
     assert marked(session, OTHERS) == [1, 2]
     assert marked(session) == [1, 2]
 
@@ -619,7 +619,7 @@ def test_reads_leave_out_rows_in_flight_by_id_and_time(place: Place, reader: Pen
     place.write(2, day=2)
     assert few(reader) == [1, 2]
     assert few(reader, in_flight={1: created(1)}) == [2]
-    # Under the id of a row in flight, another one came back.
+    # Another row has the id of a row in flight.
     assert few(reader, in_flight={1: created(5)}) == [1, 2]
     batch = reader.by_buckets(wanted(in_flight={2: created(2)}), bounded=False)
     assert batch.column("id").to_pylist() == [1]
@@ -645,7 +645,7 @@ def test_a_read_is_bounded_by_rows_and_bytes(place: Place, reader: PendingReader
     for id_ in (1, 2, 3):
         place.write(id_)
     assert few(reader, rows=2) == [1, 2]
-    # A scan of the other tables knows no buckets.
+    # A scan of the other table shapes has no limit per bucket.
     scan = isinstance(place, PostgresPlace) and place.shape is not Shape.THRESHER
     assert few(reader, rows_per_bucket=1) == ([1, 2, 3] if scan else [1])
     assert few(reader, batch_bytes=1) == [1]
@@ -654,7 +654,7 @@ def test_a_read_is_bounded_by_rows_and_bytes(place: Place, reader: PendingReader
 
 
 def test_a_read_by_id_skips_no_earlier_row(place: Place, session: StoreSession, reader: PendingReader) -> None:
-    # The first bucket has the older rows and more of them than it may give.
+    # The first bucket has the older rows, and more of them than its limit.
     keys = [b"a"] * 4 + [b"b", b"a", b"b"]
     for id_, key in enumerate(keys, 1):
         place.write(id_, key)
@@ -676,14 +676,14 @@ def test_a_read_by_id_skips_no_earlier_row(place: Place, session: StoreSession, 
 
 
 def older(window: pa.RecordBatch) -> list[bool]:
-    """Which rows were written by a transaction that is older than the one that was named."""
+    """Tell which rows were written by a transaction older than the given one."""
     ages, horizons = (window.column(name).to_pylist() for name in ("age", "horizon_age"))
     return [age > horizon for age, horizon in zip(ages, horizons, strict=True)]
 
 
 def test_a_window_has_its_ids_in_order(place: Place, reader: PendingReader) -> None:
     if isinstance(place, PostgresPlace) and place.shape is not Shape.THRESHER:
-        # It has no index for windows, and nobody reads any there.
+        # This shape has no index for windows, and a relay reads none there.
         return
     for id_ in (5, 2, 4, 3, 1):
         place.write(id_, b"other" if id_ == 3 else b"k")
@@ -695,7 +695,7 @@ def test_a_window_has_its_ids_in_order(place: Place, reader: PendingReader) -> N
     _, whole = reader.window(wanted(rows=3), after=0, upto=9, oldest_transaction=oldest)
     assert not whole
     if isinstance(place, PostgresPlace):
-        # A row that was written after the look is not older.
+        # A row that was written after `oldest_transaction` is not older.
         place.write(6)
         window, _ = reader.window(wanted(), after=4, upto=9, oldest_transaction=oldest)
         assert older(window) == [True, False]
@@ -733,7 +733,7 @@ def test_pending_rows_are_counted_by_bucket(place: Place, session: StoreSession)
     later = session.backlog()
     assert (later.pending, dict(later.by_bucket)) == (1, {bucket_of(b"k"): 1})
     assert later.oldest_seconds is not None
-    # A day younger.
+    # The oldest pending row is now a day younger.
     assert oldest - 86_400 <= later.oldest_seconds < oldest - 86_000
 
 

@@ -1,4 +1,4 @@
-"""What queues promise of their ids, on Kafka and in memory: any bytes, any number, each by itself."""
+"""The contract of queue ids, on Kafka and in memory: any bytes, any number of queues, each separate."""
 
 import threading
 import uuid
@@ -57,7 +57,7 @@ def test_thousands_of_queues_cost_no_thread_each(service: Service) -> None:
     queues = [service.queue(f"{name}-{number}") for number in range(3_000)]
     with queues[0].producer() as producer:
         producer.send(b"the first one starts a thread")
-    # Consumers of other tests may end meanwhile, and nothing else of ours may begin.
+    # Meanwhile, threads of other tests may end, and no other thread of queues may begin.
     before = set(threading.enumerate())
     sent = [each.producer().send_async(each.id) for each in queues[1:]]
     begun = {thread.name for thread in set(threading.enumerate()) - before}

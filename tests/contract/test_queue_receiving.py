@@ -1,4 +1,4 @@
-"""What queues promise a receiver, on Kafka and in memory."""
+"""The contract of receiving, on Kafka and in memory."""
 
 import itertools
 import threading
@@ -48,7 +48,7 @@ def test_a_message_that_comes_later_ends_the_waiting(queue: Queue) -> None:
 def test_close_ends_receives_that_wait(queue: Queue) -> None:
     with ThreadPoolExecutor(2) as pool, queue.consumer() as consumer:
         waiting: list[Future[Any]] = [pool.submit(consumer.receive), pool.submit(consumer.receive_batch, 5)]
-        # Meanwhile both have begun to wait.
+        # By now both calls wait.
         assert consumer.receive(0.2) is None
         consumer.close()
         for each in waiting:
@@ -115,7 +115,7 @@ def test_consumers_of_one_queue_share_its_messages(queue: Queue) -> None:
         pool.submit(consume, one, seen[0])
         pool.submit(consume, other, seen[1])
         numbers = itertools.count()
-        # Until both are members, one of them may have them all.
+        # Until both are members of the group, one of them may get all messages.
         deadline = time.monotonic() + SOON_SECONDS
         while not all(seen) and time.monotonic() < deadline:
             producer.send(b"%d" % next(numbers))

@@ -1,6 +1,6 @@
-"""What queues promise of acks, nacks, rejects and the end, on Kafka and in memory.
+"""The contract of ack, nack, reject and close, on Kafka and in memory.
 
-`queue_worlds` judges what became of a message.
+`queue_worlds` checks the fate of a message.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_a_nack_gives_back_after_its_delay(world: World, queue: Queue, delay: fl
     (sent,) = send(queue, b"x")
     with queue.consumer() as consumer:
         (message,) = receive(consumer)
-        # What was started goes back to where it can be received: to another consumer, in this test.
+        # After `leave`, this consumer gets no message again: the redelivery goes to another consumer.
         consumer.leave()
         message.nack(delay, sync=True)
     world.require_redelivery(queue, sent, delay=delay)

@@ -1,4 +1,4 @@
-"""What is admitted is what a Kafka record and the table can hold, whatever is thrown at the door."""
+"""Only messages that a Kafka record and the table can hold are admitted, whatever the input is."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""The checker finds nothing wrong with what a correct relay does, and something with every fault put into it."""
+"""The checker accepts the records of a correct relay, and finds every fault that is planted in them."""
 
 import random
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ KEYS = ("a", "b", "c", "d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A load, what a correct relay made of it, and the source of the choices that remain."""
+    """A load, the records of a correct relay, and a source of random choices."""
 
     load: list[Transaction]
     reads: list[Read]
@@ -38,7 +38,7 @@ class Case:
 
 
 def transactions(draw: random.Random) -> list[Transaction]:
-    """Writers that each do one transaction after the other, all on the same clock."""
+    """Return the transactions of several writers, on one clock; each writer does one after another."""
     load = []
     for writer in range(draw.randint(1, 4)):
         clock, row = draw.randint(0, 10), 0
@@ -61,7 +61,7 @@ def transactions(draw: random.Random) -> list[Transaction]:
 
 
 def relayed(load: list[Transaction], away: set[str], draw: random.Random) -> list[Read]:
-    """Each key in the order of the moments of commit, which nobody recorded; the keys interleaved at random."""
+    """Return the records of a correct relay: each key in commit order, the keys interleaved at random."""
     moments = []
     for each in load:
         if each.outcome is Outcome.COMMITTED:
@@ -109,7 +109,7 @@ def rows_of(load: list[Transaction]) -> dict[str, tuple[Transaction, int, str | 
 
 
 def must_precede(rows: dict[str, tuple[Transaction, int, str | None]], one: str, other: str) -> bool:
-    """The invariant, word for word, for two rows of one key."""
+    """The order invariant for two rows of one key, exactly as specified."""
     (first, number, _), (second, later, _) = rows[one], rows[other]
     if first is second:
         return number < later
@@ -117,7 +117,7 @@ def must_precede(rows: dict[str, tuple[Transaction, int, str | None]], one: str,
 
 
 def out_of_order(load: list[Transaction], reads: list[Read]) -> int:
-    """Every row against every row read before it."""
+    """Count the rows out of order, by comparing every row with every row read before it."""
     rows = rows_of(load)
     count = 0
     for at, late in enumerate(reads):

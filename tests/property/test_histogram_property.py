@@ -1,4 +1,4 @@
-"""What a histogram counts is what was observed, however it was split among attempts and shards on the way."""
+"""A histogram counts every observation once, however observations are split among attempts and shards."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -11,7 +11,7 @@ from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.tally import Number, summed
 
 BOUNDS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20, unique=True).map(sorted).map(tuple)
-# Each: a value, its weight, and the reporter that saw it.
+# Each observation: a value, its weight, and its reporter.
 SEEN = st.lists(st.tuples(st.floats(-2e6, 2e6), st.integers(1, 10_000), st.integers(0, 3)), max_size=50)
 
 

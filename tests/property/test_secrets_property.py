@@ -1,4 +1,4 @@
-"""No secret of a configuration is ever shown: not in what is printed, not in errors, not in logs."""
+"""No secret of a configuration is ever shown: not in printed settings, errors or logs."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from thresher.config.problem import ConfigurationInvalid
 from thresher.core.secrets import MASK, Masking, Secrets
 from thresher.harvest.configuration import load
 
-# In every secret, and nowhere else.
+# A part of every secret, and of nothing else.
 MARK = "hunter2"
 _CHARACTERS = st.characters(exclude_categories=["Cs", "Cc"])
 SECRETS = st.builds("{}{}{}".format, st.text(_CHARACTERS, max_size=5), st.just(MARK), st.text(_CHARACTERS, max_size=5))
@@ -67,7 +67,7 @@ def test_printed_settings_show_no_secret(
 
 
 @given(SECRETS, SOURCES, HOLDERS, st.sampled_from(["sasl.pasword", "security.protocol", "acks", "debug", "sasl"]))
-@example("hunter2,", as_pairs, "sasl.password", "debug")  # of which the client repeats a part
+@example("hunter2,", as_pairs, "sasl.password", "debug")  # the client repeats a part of this value
 def test_no_report_shows_a_secret(secret: str, source: Any, holder: str, wrong: str) -> None:
     with pytest.raises(ConfigurationInvalid) as caught:
         load(
