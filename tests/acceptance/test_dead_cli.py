@@ -1,4 +1,4 @@
-"""`thresher dead` on a real database: at 80 columns, with kinds that there are, and with a question before all goes."""
+"""`thresher dead` on a real database: tables at 80 columns, known kinds only, a question before rows are dropped."""
 
 import json
 import os
@@ -27,7 +27,7 @@ ROWS = [
 
 @pytest.fixture
 def outbox(connection: psycopg.Connection[Any], dsn: str) -> str:
-    """A database with three rows that were set aside."""
+    """A database with three dead rows."""
     name = TableName(table="outbox")
     create_schema(connection, name)
     for statement in companions(name, Shape.THRESHER):
@@ -51,7 +51,7 @@ def dead(dsn: str | None, *arguments: str, stdin: int = subprocess.DEVNULL) -> "
 
 
 def answered(dsn: str, answer: bytes, *chosen: str) -> "subprocess.CompletedProcess[str]":
-    """Drop rows on a terminal, and answer what is asked."""
+    """Drop rows on a terminal, and answer the question."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, answer)

@@ -1,4 +1,4 @@
-"""A leader and a standby of one file, as their logs and 'thresher status' tell of them."""
+"""A leader and a standby of one file, as their logs and 'thresher status' show them."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from tests.relay.relaying import Place
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 
-# Only how long a failing test waits. Seen: 8 s until both are there.
+# Only how long a failing test waits. Seen: 8 s until both run.
 UP_SECONDS = 120.0
 
 
 class Scene:
-    """Two relays of one file, the leader first; nothing else is listed as running."""
+    """Two relays of one file, the leader first; no other process is listed as running."""
 
     def __init__(self, at: Place, directory: Path) -> None:
         self.at, self.directory, self.file = at, directory, directory / "relay.yaml"

@@ -1,4 +1,4 @@
-"""`thresher queue`: topics made and judged, messages sent, received and looked at, from a shell."""
+"""`thresher queue` from a shell: topics are created and checked, messages are sent, received and listed."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from thresher.testing.proxy import Api, Drop, KafkaProxy
 
 # Only how long a failing test waits.
 PATIENCE_SECONDS = 60.0
-# A consumer that is closed ends its poll first.
+# A short poll, because closing a consumer waits for its poll to end.
 QUICK: dict[str, Any] = {"consumer-next-message-timeout": 50}
 
 
@@ -47,7 +47,7 @@ class Shell:
 
     @contextlib.contextmanager
     def started(self, command: str, *arguments: str | bytes) -> Iterator["subprocess.Popen[bytes]"]:
-        """Run a command in a process of its own, which is ended at the latest here."""
+        """Run a command in a process, which is ended with the context at the latest."""
         with subprocess.Popen(
             [sys.executable, "-m", "thresher", *self.words(command, *arguments)],
             env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -66,7 +66,7 @@ class Shell:
         return answer
 
     def lines(self, command: str, *arguments: str | bytes, given: bytes = b"", code: int = 0) -> list[Any]:
-        """What it prints with --json."""
+        """Return the objects that a command prints with --json."""
         return [
             json.loads(line) for line in self(command, *arguments, "--json", given=given, code=code).stdout.splitlines()
         ]
@@ -154,7 +154,7 @@ def test_every_message_that_is_started_is_printed(shell: Shell, topics: QueueTop
     printed = shell.lines("receive", "jobs", "--max", "3")
     assert {str(each) for each in topics.started(b"jobs")} == {each["id"] for each in printed}
     assert topics.ended(b"jobs") == set(topics.started(b"jobs"))
-    # Acks on the way make room: not for more than is asked for.
+    # Acks make room in the consumer, but it must not start more messages than were requested.
     more = shell("receive", "jobs", "--max", "9", "--max-in-progress", "2").stdout.split()
     assert (len(more), len(topics.started(b"jobs")), len(topics.ended(b"jobs"))) == (9, 12, 12)
 
@@ -166,7 +166,7 @@ def test_an_unacked_message_is_given_back(shell: Shell, topics: QueueTopics) -> 
     assert topics.ended(b"jobs") == set()
     given_back = [each.marker for each in topics.markers(b"jobs") if each.marker.type is MarkerType.KEEPALIVE]
     assert [(each.redeliver_after_ms, each.undelivered) for each in given_back] == [(0, False)] * 2
-    # Of all queues on this topic, as a person sees them: no consumer, one record before it, two in progress.
+    # The table of all queues on this topic: no consumer, a lag of one record, two messages in progress.
     shown = shell("stats").stdout.decode()
     assert "lag: in records of all queues" in shown
     assert re.search(r"│ jobs +│ 0 +│ 1 +│ 2 +│ 0 +│ \d+ s +│", shown), shown
@@ -192,7 +192,7 @@ def test_a_sender_that_waits_for_lines_is_interrupted(shell: Shell) -> None:
         sending.stdin.flush()
         assert sending.stdout.readline()
         eventually(lambda: all(state_of(sending.pid) == "S" for _ in range(5)), PATIENCE_SECONDS)
-        # Whichever thread the kernel chooses.
+        # The kernel may deliver a signal to any thread.
         signal_a_thread(sending.pid, signal.SIGINT)
         assert sending.wait(PATIENCE_SECONDS) == 130
 
@@ -200,7 +200,7 @@ def test_a_sender_that_waits_for_lines_is_interrupted(shell: Shell) -> None:
 def test_messages_written_to_a_closed_pipe_are_not_acked(shell: Shell, topics: QueueTopics) -> None:
     send(topics, "jobs", 3)
     with shell.started("receive", "jobs", "--max", "1000", "--timeout", "100") as receiving:
-        # Nothing is printed yet: a consumer has a group to join.
+        # The pipe is closed before the first line: the consumer still has to join its group.
         assert receiving.stdout is not None
         receiving.stdout.close()
         assert receiving.wait(PATIENCE_SECONDS) == 1

@@ -1,4 +1,4 @@
-"""The page "Queues in ten minutes" and the example of a worker, run as they stand."""
+"""The page "Queues in ten minutes" and the example of a worker, run unchanged."""
 
 import re
 import signal

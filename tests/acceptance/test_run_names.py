@@ -1,4 +1,4 @@
-"""Every bench and every soak starts: none is hidden by the name of another, and none hides a module of Python's."""
+"""Every bench and every soak starts: no name hides another one, or a module of the standard library."""
 
 import subprocess
 
