@@ -1,7 +1,7 @@
 """How fast stamped rows move to the archive, as a table and as Parquet files, on a durable Postgres.
 
-Medians of rounds in which both take turns, each with the same rows, written again. Then the same for the table, beside
-a million rows that were stamped just now, and the time of a run that finds no row to move. The last line is one JSON
+Medians of rounds in which both take turns, each with the same rows, written again. Then the same for the table beside a
+million rows that were stamped just now. Then the time of a run that finds no row to move. The last line is one JSON
 object.
 """
 

@@ -1,8 +1,9 @@
 """Capture: records a second from a topic to a table, against a loop with the same upserts; and `publish_and_wait`.
 
 Both sides get the same topic and an empty table, in turns; the database is durable. The loop reads, decodes and upserts
-batches of the same size with the same statement, commits group offsets, and guarantees nothing: no stored offsets, no
-dead records, no second reader. A capture is timed from its first stored offset to its last, without the start of Spark.
+batches of the same size with the same statement, and commits group offsets. It guarantees nothing: no stored offsets,
+no dead records, no second reader. A capture is timed from its first stored offset to its last, without the start of
+Spark.
 
     ./run bench captures [--records N]
 """

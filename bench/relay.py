@@ -12,7 +12,7 @@
                 broker version that it supports (only with --peer-binary)
 
 Rates are those at which rows became readable for a reader of committed records, from the end of the warm-up to the last
-row. Figures with a limit are medians of the rounds, in which the sides take turns; a ratio of times is the median of
+row. Figures with a limit are medians of the rounds, in which the sides take turns. A ratio of times is the median of
 the rounds' ratios. The idle figure is the middle of three windows, a worker's memory the higher of two backlogs. The
 last line printed is one JSON object: the figures, and the settings of the measurement.
 """
@@ -39,7 +39,7 @@ from thresher.outbox import Shape
 from thresher.relay.settings import Delivery, Limits
 
 PARTS = ("throughput", "hot-key", "latency", "idle", "growth", "sizes", "peer")
-# More memory and WAL than the local stack's defaults, with which Postgres would read a backlog from disk again and
+# More memory and WAL than by default in the local stack. With less, Postgres would read a backlog from disk again and
 # again, and log full pages after many checkpoints.
 POSTGRES = {"shared_buffers": "256MB", "max_wal_size": "4GB"}
 WANTED = {

@@ -1,7 +1,7 @@
 """The cost of a sweep of a few rows among millions of stamped rows, against an outbox without stamped rows.
 
-A sweep is the work of a sweeper's shard that finds rows: it looks which buckets hold rows, and marks the oldest rows of
-a least age. In each round both outboxes get the same rows, in turns; the rows are stamped afterwards.
+A sweep is the work of a sweeper's shard that finds rows. It looks which buckets hold rows, and marks the oldest rows
+that have a least age. In each round both outboxes get the same rows, in turns; the rows are stamped afterwards.
 
     ./run bench sweeps [--stamped N]
 """

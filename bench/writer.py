@@ -1,8 +1,8 @@
 """The cost of the outbox writer and the pump, compared with the plain driver, in one run on one database.
 
-Each figure is the ratio of two measurements of the same rows, in the same table shape on the same server: medians of
-the rounds, taken in turns after a warm-up. The plain side is the fastest way of psycopg itself: COPY in binary format
-with declared types, or a prepared INSERT. The last line printed is one JSON object.
+Each figure is the ratio of two measurements of the same rows, in the same table shape on the same server. Both are
+medians of the rounds, taken in turns after a warm-up. The plain side is the fastest way of psycopg itself: COPY in
+binary format with declared types, or a prepared INSERT. The last line printed is one JSON object.
 """
 
 import argparse

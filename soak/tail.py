@@ -2,7 +2,7 @@
 
     ./run soak tail --minutes N [--seed 5] [--source table|log] [--nodes 1|3]
 
-Faults of every kind, at random and overlapping: tails are killed, stopped, superseded and restarted; sessions are
+Faults of every kind, at random and overlapping. Tails are killed, stopped, superseded and restarted; sessions are
 ended, also the one that reads the slot; Postgres and brokers are stopped and killed; connections are cut and lose
 frames; topics are missing or denied; rows can never be sent; commits are late; clocks are wrong. With three nodes,
 every topic has three replicas. A seed repeats its schedule.

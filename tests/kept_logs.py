@@ -3,8 +3,8 @@
 1. While a test runs, a thread makes hard links, twice a second, to every log below the run's temporary directory.
    A link keeps the file when the test or a server's keeper removes its directory.
 2. A test that passed has its links removed.
-3. For a test that failed, the end of each log is copied to `failures/` in the checkout, and the test's report names the
-   place and the command that repeats the test in the same order.
+3. For a test that failed, the end of each log is copied to `failures/` in the checkout. The test's report names that
+   directory, and the command that repeats the test in the same order.
 
 A log that lives for less than half a second may be missed.
 """

@@ -2,7 +2,7 @@
 
 The floor is one plain loop that polls every millisecond, publishes the rows in a Kafka transaction, and deletes them.
 Everything runs on one machine with one monotonic clock. A row is hindered if a processor stalled within twice the
-median latency after its commit: the same time for all rows, so that slowness alone does not make a row hindered.
+median latency after its commit. That time is the same for all rows: slowness alone does not make a row hindered.
 """
 
 import random

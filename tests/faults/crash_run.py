@@ -1,8 +1,8 @@
 """Kills a program at its crash points under a continuous load, and checks the records that readers got.
 
 Every round orders each shard to a crash point. When all workers have stopped there, the victim is killed: the workers,
-the driver or its JVM. A hit counts if rows were in flight, and if recovery did its duty: after a commit it settled all
-of them, before a commit none.
+the driver or its JVM. A hit counts if rows were in flight and recovery was right: it settles all of them after a
+commit, and none before.
 """
 
 import contextlib

@@ -28,8 +28,8 @@ def reached(point: CrashPoint, shard: int, rows: list[int]) -> None:
 def stalled(points: Mapping[int, CrashPoint], store: Callable[[], None], seconds: float = 90.0) -> Iterator[None]:
     """Order shards to stall; the body begins once all have stalled, and at its end they go on.
 
-    `store` is called until all have stalled, and provides rows for them. One call may not be enough: when a commit took
-    long, recovery settles its rows, and they do not stall at a crash point after the commit.
+    `store` is called until all have stalled, and provides rows for them. One call may not be enough: after a commit
+    that took long, recovery settles the rows, and none stalls at a crash point after the commit.
     """
     for shard, point in points.items():
         draft = _order(shard).with_suffix(".draft")

@@ -1,9 +1,9 @@
 """The tracker's decisions against a model of its messages, with crashes between any two effects.
 
 A message whose End came before its deadline is not redelivered. Any other message is redelivered once, and not before
-its deadline; or it becomes a dead letter, once, if it was rejected or the broker refuses it. When another message gets
-its id, both are redelivered, and neither is affected by the other's markers. The tracker may be replaced at any moment
-by one that knows only the committed offset, and retention removes all records before that offset.
+its deadline. A message that was rejected, or that the broker refuses, becomes a dead letter, once. A message whose id
+another message gets is still redelivered, and neither is affected by the other's markers. The tracker may be replaced
+at any moment by one that knows only the committed offset, and retention removes all records before that offset.
 
 Hypothesis draws the rules and the seed of a long random walk: short sequences hardly ever copy a Start.
 """

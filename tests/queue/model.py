@@ -3,7 +3,7 @@
 1. A partition holds records of several queues, and gaps. Retention may remove its first records. The broker refuses the
    Starts of some records of our queue.
 2. A transaction is committed as a whole or not at all. The answer to a commit may be lost: the commit was done, or not,
-   or arrives later, but never after its producer was replaced or the time-out has ended the transaction.
+   or arrives later. It never arrives after its producer was replaced or the time-out has ended the transaction.
 3. The group's generation rises with each rebalance, at the broker at once. A member learns of it when it polls: between
    batches, and while it waits. Until then it goes on, and the broker refuses its offsets.
 4. A member that is given partitions begins at the group's offsets, once no transaction with offsets in them is open.

@@ -7,8 +7,8 @@
    It can be restored to a snapshot, under a new incarnation: every session ends, and ids are assigned again.
 3. An attempt is the protocol's generator, its session, its epoch and its read-ahead. It may be superseded and go on at
    any later step.
-4. Events are kept by message, whichever row held it, and judged as they happen: by the records of a reader of committed
-   records or, with marks, of a reader of all records.
+4. Events are kept by message, whichever row held it, and judged as they happen. The judge looks at the records of a
+   reader of committed records or, with marks, of a reader of all records.
 5. With marks, a read marks the rows that it finds, under the term. A mark that a dead client requested may come late.
    A record may fail before it is sent, or be reported as failed, alone or with its whole transaction. The outcome of a
    commit may be unknown.
