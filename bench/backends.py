@@ -24,6 +24,7 @@ from pathlib import Path
 import psycopg
 
 from bench.archives import archive_rows_per_s
+from bench.measuring.parts import add_parts, chosen_parts
 from bench.measuring.place import durable_stack
 from bench.measuring.report import measured, report, say
 from bench.measuring.rounds import Figures, in_turns, medians, middle
@@ -163,13 +164,11 @@ def main() -> None:
     """Start servers, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of fewer rows")
-    parser.add_argument("--only", help="the parts to measure, separated by commas")
+    add_parts(parser, PARTS)
     parser.add_argument("--rows", type=int, help="rows of the backlog")
     parser.add_argument("--rounds", type=int, help="measurements of each side")
     options = parser.parse_args()
-    chosen = options.only.split(",") if options.only else list(PARTS)
-    if unknown := [name for name in chosen if name not in PARTS]:
-        raise SystemExit(f"--only: {unknown[0]!r} is none of {', '.join(PARTS)}")
+    chosen = chosen_parts(options, PARTS)
     logging.disable(logging.WARNING)
     figures: Figures = {}
     with durable_stack(POSTGRES) as stack:

@@ -25,6 +25,7 @@ from pathlib import Path
 import psycopg
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
+from bench.measuring.parts import add_parts, chosen_parts
 from bench.measuring.place import durable_stack
 from bench.measuring.report import measured, report
 from bench.measuring.rounds import Figures, in_turns, medians
@@ -39,6 +40,12 @@ PER_SECOND = 100.0
 UP_SECONDS, STEADY_SECONDS = 90.0, 2.0
 PEERS_BROKER = "3.9.1"
 WANTED = {"gap_lease_s": "≤ 3", "gap_neli_s": "≤ 8", "gap_graceful_s": "≤ 2", "gap_graceful_neli_s": "≤ 2"}
+SIDES = {
+    "gap_lease_s": (ElectionKind.LEASE, signal.SIGKILL),
+    "gap_neli_s": (ElectionKind.NELI, signal.SIGKILL),
+    "gap_graceful_s": (ElectionKind.LEASE, signal.SIGTERM),
+    "gap_graceful_neli_s": (ElectionKind.NELI, signal.SIGTERM),
+}
 
 
 class Program:
@@ -169,29 +176,21 @@ def reapers(place: Place, binary: Path) -> Iterator[Callable[[], Program]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="the figures to measure, separated by commas")
+    add_parts(parser, list(SIDES))
     parser.add_argument("--delivery", default="exactly-once", choices=["exactly-once", "at-least-once"])
     parser.add_argument("--peer-binary", type=Path, help="goharvest's reaper")
     options = parser.parse_args()
     if options.peer_binary is not None and not options.peer_binary.is_file():
         raise SystemExit(f"--peer-binary: there is no {options.peer_binary}")
+    asked = chosen_parts(options, list(SIDES))
     logging.disable(logging.WARNING)
     with durable_stack() as stack:
         place = Place.of(stack, {})
-        sides = {
-            "gap_lease_s": (ElectionKind.LEASE, signal.SIGKILL),
-            "gap_neli_s": (ElectionKind.NELI, signal.SIGKILL),
-            "gap_graceful_s": (ElectionKind.LEASE, signal.SIGTERM),
-            "gap_graceful_neli_s": (ElectionKind.NELI, signal.SIGTERM),
-        }
-        asked = options.only.split(",") if options.only else list(sides)
-        if unknown := [name for name in asked if name not in sides]:
-            raise SystemExit(f"--only: {unknown[0]!r} is none of {', '.join(sides)}")
 
         def gap(election: ElectionKind, ending: signal.Signals) -> float:
             return measure(place, ours(place, election, options.delivery), ending, ready="Spark is ready")
 
-        chosen = {name: partial(gap, *side) for name, side in sides.items() if name in asked}
+        chosen = {name: partial(gap, *SIDES[name]) for name in asked}
         figures: Figures = medians(in_turns(chosen, options.rounds, tell=measured))
     if options.peer_binary is not None:
         with durable_stack(kafka=KafkaOptions(version=PEERS_BROKER)) as stack:

@@ -23,6 +23,7 @@ sys.path[:] = [place for place in sys.path if place != str(Path(__file__).parent
 import argparse
 import logging
 
+from bench.measuring.parts import add_parts, chosen_parts
 from bench.measuring.place import durable_stack
 from bench.measuring.report import measured, report, say
 from bench.measuring.rounds import Figures, in_turns, medians, middle
@@ -43,6 +44,9 @@ BROKER = KafkaOptions(
         "share.coordinator.state.topic.num.partitions": "4",
     }
 )
+
+
+PARTS = ("receiving", "sending", "latency", "many")
 
 
 class Bench:
@@ -132,16 +136,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one round, fewer messages")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--messages", type=int, help="messages of a backlog, and of a round of sends; 5,000 or more")
+    add_parts(parser, PARTS)
     options = parser.parse_args()
+    chosen = chosen_parts(options, PARTS)
     if options.messages is not None and options.messages < 5 * QUEUES:
         raise SystemExit(f"--messages: {5 * QUEUES:,} or more are needed: each of {QUEUES:,} queues gets some")
     logging.disable(logging.WARNING)
     figures: Figures = {}
     with durable_stack(kafka=BROKER) as stack:
         bench = Bench(stack.kafka.bootstrap, options)
-        for part in (bench.receiving, bench.sending, bench.latency, bench.many):
-            say(f"== {part.__name__}")
-            figures |= part()
+        for name in chosen:
+            say(f"== {name}")
+            figures |= getattr(bench, name)()
     settings = {
         "messages": bench.messages, "payload_bytes": PAYLOAD_BYTES, "queues": 1, "partitions": PARTITIONS,
         "marker_partitions": PARTITIONS, "warm_share": WARM_SHARE, "rounds": bench.rounds,
@@ -166,8 +172,12 @@ def main() -> None:
         "bytes_read_per_message", "share_group_per_s",
     )  # fmt: skip
     report(
-        "queues; one broker", {name: figures[name] for name in order}, wanted=WANTED, settings=settings, note=note
-    )  # fmt: skip
+        "queues; one broker",
+        {name: figures[name] for name in order if name in figures},
+        wanted=WANTED,
+        settings=settings,
+        note=note,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The relay's cost and growth, compared with plain programs that promise less, and with goharvest.
 
-    ./run bench relay [--delivery exactly-once|at-least-once] [--quick] [--only PART,…] [--peer-binary PATH]
+    ./run bench relay [--delivery exactly-once|at-least-once] [--quick] [--only PART,…] [--skip PART,…]
+                      [--peer-binary PATH]
 
     throughput  a backlog of 1,000 keys, against the ceiling: a tuned plain loop without any guarantee
     hot-key     a backlog of one key, against one shard on 1,000 keys
@@ -20,11 +21,12 @@ last line printed is one JSON object: the figures, and the settings of the measu
 import argparse
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from bench.measuring.parts import add_parts, chosen_parts
 from bench.measuring.place import durable_stack
 from bench.measuring.processes import cpu_seconds, most_resident_mb, tree
 from bench.measuring.report import measured, report, say
@@ -39,6 +41,12 @@ from thresher.outbox import Shape
 from thresher.relay.settings import Delivery, Limits
 
 PARTS = ("throughput", "hot-key", "latency", "idle", "growth", "sizes", "peer")
+# At least once sends the rows of a key one by one: there, a hot key, a backlog of millions and the database's time by
+# shards show nothing that the rate does not show.
+USUAL = {
+    Delivery.EXACTLY_ONCE: list(PARTS),
+    Delivery.AT_LEAST_ONCE: ["throughput", "latency", "idle", "sizes", "peer"],
+}
 # More memory and WAL than by default in the local stack. With less, Postgres would read a backlog from disk again and
 # again, and log full pages after many checkpoints.
 POSTGRES = {"shared_buffers": "256MB", "max_wal_size": "4GB"}
@@ -53,6 +61,7 @@ WANTED_AT_LEAST_ONCE = {
     "worker_rss_mb": "≤ 400",
 }  # fmt: skip
 HOT_ROWS, PEERS_ROWS = 1_500, 20_000
+USUAL_ROWS = {Delivery.EXACTLY_ONCE: 600_000, Delivery.AT_LEAST_ONCE: 100_000}
 PEERS_BROKER = "3.9.1"
 
 
@@ -62,7 +71,7 @@ class Bench:
     def __init__(self, stack: Stack, options: argparse.Namespace) -> None:
         self.quick = options.quick
         self.rounds = options.rounds or (1 if options.quick else 3)
-        self.rows = options.rows or (300_000 if options.quick else 600_000)
+        self.rows = options.rows or USUAL_ROWS[Delivery(options.delivery)] // (2 if options.quick else 1)
         self.large = 600_000 if options.quick else 3_000_000
         self.ceiling_tuning: Tuning | None = None
         self.seconds = options.seconds or (10.0 if options.quick else 20.0)
@@ -268,23 +277,21 @@ class Bench:
         }
 
 
-def parts(options: argparse.Namespace) -> Iterator[str]:
-    asked = options.only.split(",") if options.only else PARTS
-    for name in asked:
-        if name not in PARTS:
-            raise SystemExit(f"--only: {name!r} is none of {', '.join(PARTS)}")
-        if name == "peer" and options.peer_binary is None:
-            if options.only:
-                raise SystemExit("--only peer needs --peer-binary PATH")
-            continue
-        yield name
+def chosen(options: argparse.Namespace) -> list[str]:
+    """Return the parts to measure. Raises `SystemExit` if the peer is asked for without its program."""
+    usual = USUAL[Delivery(options.delivery)]
+    if options.peer_binary is None:
+        if "peer" in (options.only or "").split(","):
+            raise SystemExit("--only peer needs --peer-binary PATH")
+        usual = [part for part in usual if part != "peer"]
+    return chosen_parts(options, PARTS, usual=usual)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delivery", default="exactly-once", choices=[each.value for each in Delivery])
     parser.add_argument("--quick", action="store_true", help="one round of fewer rows, and shorter latency parts")
-    parser.add_argument("--only", help="the parts to measure, separated by commas")
+    add_parts(parser, PARTS)
     parser.add_argument("--rows", type=int, help="rows of the usual backlog")
     parser.add_argument("--rounds", type=int, help="measurements of each side")
     parser.add_argument("--seconds", type=float, help="how long rows come at random times, after the warm-up")
@@ -294,12 +301,12 @@ def main() -> None:
     options = parser.parse_args()
     if options.peer_binary is not None and not options.peer_binary.is_file():
         raise SystemExit(f"--peer-binary: there is no {options.peer_binary}")
-    chosen = list(parts(options))
+    measured_parts = chosen(options)
     logging.disable(logging.WARNING)
     figures: Figures = {}
     with durable_stack(POSTGRES) as stack:
         bench = Bench(stack, options)
-        for name in chosen:
+        for name in measured_parts:
             say(f"== {name}")
             figures |= getattr(bench, name.replace("-", "_"))()
     limits = Limits()

@@ -17,6 +17,7 @@ import argparse
 import logging
 from typing import Any
 
+from bench.measuring.parts import add_parts, chosen_parts
 from bench.measuring.place import durable_stack
 from bench.measuring.report import measured, report, say
 from bench.measuring.rounds import Figures, in_turns, medians, middle
@@ -37,6 +38,9 @@ WANTED = {
 }  # fmt: skip
 FEW, MEMORY_MB = 1_000, 3_072
 PER_SECOND = 50.0
+
+
+PARTS = ("reading", "growth", "rebuild", "redelivery", "take_over")
 
 
 class Bench:
@@ -107,16 +111,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one round, fewer messages; a fifth of those in progress")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--messages", type=int, help="messages that are started and ended in a round")
-    parser.add_argument("--only", help="the parts to measure, separated by commas")
+    add_parts(parser, PARTS)
     options = parser.parse_args()
+    chosen = chosen_parts(options, PARTS)
     logging.disable(logging.WARNING)
     figures: Figures = {}
     with durable_stack() as stack:
         bench = Bench(stack.kafka.bootstrap, options)
-        for part in (bench.reading, bench.growth, bench.rebuild, bench.redelivery, bench.take_over):
-            if options.only is None or part.__name__ in options.only.split(","):
-                say(f"== {part.__name__}")
-                figures |= part()
+        for name in chosen:
+            say(f"== {name}")
+            figures |= getattr(bench, name.replace("-", "_"))()
     settings = {
         "messages": bench.messages, "payload_bytes": PAYLOAD_BYTES, "in_progress": bench.many, "in_progress_few": FEW,
         "partitions": 1, "marker_partitions": 1, "shards": 1, "memory_mb": MEMORY_MB, "warm_share": WARM_SHARE,

@@ -9,12 +9,12 @@ from rich.table import Table
 
 from bench.measuring.place import machine
 
-_console = Console()
+console = Console()
 
 
 def say(text: str) -> None:
     """Print a line of progress."""
-    _console.print(text, soft_wrap=True, highlight=False)
+    console.print(text, soft_wrap=True, highlight=False)
 
 
 def measured(name: str, value: float) -> None:
@@ -29,7 +29,7 @@ def report(
     table = Table("figure", "value", "wanted", title=title)
     for name, value in figures.items():
         table.add_row(name, _shown(value), wanted.get(name, ""))
-    _console.print(table)
+    console.print(table)
     say(note)
     rounded = {name: round(value, 4) for name, value in figures.items()}
     print(json.dumps({**rounded, "settings": {**settings, "machine": machine()}}))

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from bench.measuring.progress import measuring
+
 Figures = dict[str, float]
 T = TypeVar("T")
 
@@ -23,12 +25,14 @@ def in_turns(
     `warm` rounds before are not counted. `tell` is called for each measurement that counts.
     """
     found: dict[str, list[T]] = {name: [] for name in sides}
-    for number in range(-warm, rounds):
-        for name, measure in list(sides.items())[:: -1 if number % 2 else 1]:
-            measured = measure()
-            if number >= 0:
-                found[name].append(measured)
-                tell(name, measured)
+    with measuring((rounds + warm) * len(sides)) as begins:
+        for number in range(-warm, rounds):
+            for name, measure in list(sides.items())[:: -1 if number % 2 else 1]:
+                begins(name)
+                measured = measure()
+                if number >= 0:
+                    found[name].append(measured)
+                    tell(name, measured)
     return found
 
 
