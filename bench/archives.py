@@ -1,7 +1,7 @@
-"""How fast stamped rows move to the archive, to its table and to Parquet files, on a durable Postgres.
+"""How fast stamped rows move to the archive, as a table and as Parquet files, on a durable Postgres.
 
-Medians of rounds in which both take turns, each with the same rows, written anew. Then the same for the table beside a
-million rows that were stamped just now, and how long a run takes there that finds nothing. The last line is one JSON
+Medians of rounds in which both take turns, each with the same rows, written again. Then the same for the table beside a
+million rows that were stamped just now. Then the time of a run that finds no row to move. The last line is one JSON
 object.
 """
 
@@ -35,7 +35,7 @@ SELECT 'orders', convert_to('key-' || n % 1000, 'UTF8'),
 
 
 def rows_per_s(dsn: str, target: Target, *, rows: int = ROWS, young: int = 0, value_bytes: int = VALUE_BYTES) -> float:
-    """Fill an outbox with stamped rows, and return how many a second move to the archive; young ones stay."""
+    """Fill an outbox with stamped rows, and return the rows a second that move to the archive; young rows stay."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS outbox, outbox_archive, thresher_archive_batches")
         create_schema(connection, NAME)
@@ -47,7 +47,7 @@ def rows_per_s(dsn: str, target: Target, *, rows: int = ROWS, young: int = 0, va
 
 
 def run_seconds(dsn: str, target: Target, *, rows: int) -> float:
-    """Return how long a run takes, which moves so many rows."""
+    """Return the time of a run that moves exactly this many rows."""
     began = time.perf_counter()
     done = Archiver(ArchiveJob(dsn=dsn, outbox=NAME, target=target, older_than_seconds=3600)).run()
     seconds = time.perf_counter() - began
@@ -56,7 +56,7 @@ def run_seconds(dsn: str, target: Target, *, rows: int) -> float:
 
 
 def beside_young_rows(dsn: str, *, rows: int = ROWS, young: int = YOUNG_ROWS) -> Figures:
-    """Return how fast rows move to the table beside young ones, and how long a run takes after that."""
+    """Return the rows a second that move to the table beside young rows, and the time of a run after that."""
     found = {"archive_table_beside_young_rows_per_s": rows_per_s(dsn, TO_TABLE, rows=rows, young=young)}
     found["archive_idle_run_s"] = run_seconds(dsn, TO_TABLE, rows=0)
     for name, each in found.items():
@@ -65,7 +65,7 @@ def beside_young_rows(dsn: str, *, rows: int = ROWS, young: int = YOUNG_ROWS) ->
 
 
 def archive_rows_per_s(dsn: str, directory: Path, *, rounds: int = 3, rows: int = ROWS) -> Figures:
-    """Return the medians for the table and for files, which go to this directory."""
+    """Return the medians for the table, and for files in this directory."""
     sides: dict[str, Callable[[], float]] = {
         "archive_table_rows_per_s": partial(rows_per_s, dsn, TO_TABLE, rows=rows),
         "archive_rows_per_s": partial(rows_per_s, dsn, ToDirectory(directory), rows=rows),
@@ -81,7 +81,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, durable_stack() as stack:
         dsn = stack.postgres.create_database("bench")
-        stack.kafka.nodes[1].end()  # not measured here, and it would use the cores
+        stack.kafka.nodes[1].end()  # not measured here, and it would use CPU time
         figures = archive_rows_per_s(dsn, Path(directory) / "archive", rounds=options.rounds, rows=options.rows)
         figures |= middle(
             [beside_young_rows(dsn, rows=options.rows, young=options.young) for _ in range(options.rounds)]

@@ -1,15 +1,15 @@
-"""Topic locks beside a leader's relay, the inbox beside a bare transaction, sweeps, and the archive.
+"""Topic locks compared with a leader's relay, the inbox with a plain transaction, sweeps, and the archive.
 
     ./run bench backends [--quick] [--only PART,…] [--rows N] [--rounds N]
 
-    throughput  a backlog in 20 topics: relays that share topics by locks against a leader's, with the same shards; with
-                the number of rows a batch that is quickest here, found before and named
+    throughput  a backlog in 20 topics: relays that share topics by locks against a leader's, with the same shards, and
+                with the fastest number of rows per batch, which is found first
     latency     single rows at random times, 20 a second, to one topic that is shared by locks
     inbox       a transaction of one UPDATE, with and without a row in the inbox
-    sweep       100 rows among five million stamped ones, against an outbox with nothing else; the plan is shown
+    sweep       100 rows among five million stamped ones, against an outbox without stamped rows; the plan is shown
     archive     stamped rows to Parquet files and to a table
 
-Figures are medians of the rounds, sides in turns. The last line printed is one JSON object.
+Figures are medians of the rounds; the sides take turns. The last line printed is one JSON object.
 """
 
 import argparse
@@ -47,7 +47,7 @@ WANTED = {
     "sweep_5m_vs_empty": "≤ 2",
 }  # fmt: skip
 _LOCKS = ("--coordination", "topic-lock")
-# Transactions of one measurement.
+# The number of transactions of one measurement.
 _ENTERED = 400
 
 
@@ -66,12 +66,12 @@ class Bench:
 
     @contextmanager
     def locking(self, batch_rows: int) -> Iterator[int]:
-        """Run a relay that shares topics by locks."""
+        """Run a relay that shares topics by locks while the context lasts."""
         with relay(self._locked, *_LOCKS, "--batch-rows", str(batch_rows)) as process:
             yield process
 
     def carried(self, place: Place, batch_rows: int | None) -> float:
-        """Have a relay carry the backlog, and return its rate: a leader's, unless a number of rows is given."""
+        """Measure a relay on the backlog: a leader's relay or, with `batch_rows`, one with topic locks."""
         names = place.new_topics(TOPICS)
         place.fill(f"rows_{VALUE_BYTES}", names, rows=self.rows)
         with relay(place) if batch_rows is None else self.locking(batch_rows):
@@ -84,7 +84,7 @@ class Bench:
             place.prepare(self.rows)
         with psycopg.connect(self._locked.dsn) as connection:
             create_locks(connection, OUTBOX, Shape.THRESHER)
-        # Not counted: the first relay of a machine makes an archive of Spark's classes.
+        # Not counted: the first relay on a machine creates an archive of Spark's classes.
         self.carried(self._led, None)
         tried = {rows: self.carried(self._locked, rows) for rows in BATCHES}
         for rows, rate in tried.items():
@@ -161,7 +161,7 @@ def _change(connection: psycopg.Connection[tuple[object, ...]], number: int) -> 
 
 
 def main() -> None:
-    """Measure on servers of its own."""
+    """Start servers, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of fewer rows")
     add_parts(parser, PARTS)

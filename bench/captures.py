@@ -1,8 +1,9 @@
-"""Capture: records a second from a topic to a table, against a loop with the same upserts, and how long one waits.
+"""Capture: records a second from a topic to a table, against a loop with the same upserts; and `publish_and_wait`.
 
 Both sides get the same topic and an empty table, in turns; the database is durable. The loop reads, decodes and upserts
-batches of as many records by the same statement, commits group offsets, and promises nothing: no stored offsets, no
-dead records, no second reader. A capture is timed from its first stored offset to its last, without the start of Spark.
+batches of the same size with the same statement, and commits group offsets. It guarantees nothing: no stored offsets,
+no dead records, no second reader. A capture is timed from its first stored offset to its last, without the start of
+Spark.
 
     ./run bench captures [--records N]
 """
@@ -38,7 +39,7 @@ _WAIT_SECONDS = 120.0
 
 
 class CapturedTable:
-    """A topic of orders, and a table to capture it to."""
+    """A topic of orders, and the table to which it is captured."""
 
     def __init__(self, stack: Stack, dsn: str) -> None:
         self.dsn, self.bootstrap = dsn, stack.kafka.bootstrap
@@ -70,7 +71,7 @@ class CapturedTable:
         assert producer.flush(60) == 0
 
     def empty(self) -> None:
-        """Begin with an empty table, and with no stored offset."""
+        """Recreate the table, without rows and stored offsets."""
         settings = capture_configured(self.keys).settings
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("DROP TABLE IF EXISTS orders, thresher_capture_offsets, thresher_capture_dead")
@@ -90,7 +91,7 @@ def order(number: int) -> bytes:
 
 
 def captured_per_s(place: CapturedTable, records: int) -> float:
-    """Return how many records a second a capture applies, once it runs."""
+    """Return the records a second that a running capture applies."""
     place.empty()
     with _capture(place), psycopg.connect(place.dsn, autocommit=True) as connection:
         times: list[tuple[float, int]] = []
@@ -100,14 +101,14 @@ def captured_per_s(place: CapturedTable, records: int) -> float:
             row = connection.execute("SELECT coalesce(sum(next_offset), 0) FROM thresher_capture_offsets").fetchone()
             if row is not None and row[0] and (not times or times[-1][1] != row[0]):
                 times.append((time.perf_counter(), int(row[0])))
-            # Seldom: whoever looks takes a share of the machine.
+            # At long intervals, because each look uses CPU time.
             time.sleep(0.02)
     (began, first), (ended, last) = times[0], times[-1]
     return (last - first) / (ended - began)
 
 
 def bare_per_s(place: CapturedTable, records: int) -> float:
-    """Return how many records a second a loop with the same upserts applies."""
+    """Return the records a second that a loop with the same upserts applies."""
     place.empty()
     (mapping,) = capture_configured(place.keys).settings.mappings
     consumer = Consumer(
@@ -132,7 +133,7 @@ def bare_per_s(place: CapturedTable, records: int) -> float:
             consumer.commit(asynchronous=True)
             done += sum(each is not None for each in messages)
             if not began:
-                # As of a capture: from the first commit on.
+                # Timed like a capture: from the first commit on.
                 began, first = time.perf_counter(), done
     took = time.perf_counter() - began
     consumer.close()
@@ -147,7 +148,7 @@ def _change(message: Any) -> Change:
 
 
 def wait_ms(place: CapturedTable, waits: int = WAITS) -> float:
-    """Return the median time of `publish_and_wait`, one after another."""
+    """Return the median time of `publish_and_wait`, called one after another."""
     place.empty()
     took = []
     with _capture(place), EntityPublisher({"bootstrap.servers": place.bootstrap}, place.dsn, capture="bench") as one:
@@ -160,7 +161,7 @@ def wait_ms(place: CapturedTable, waits: int = WAITS) -> float:
 
 
 def capture_figures(stack: Stack, *, records: int = RECORDS, rounds_: int = 3, waits: int = WAITS) -> Figures:
-    """Return `capture_per_s`, `capture_vs_bare` and `publish_and_wait_p50_ms`, on servers that run."""
+    """Return `capture_per_s`, `capture_vs_bare` and `publish_and_wait_p50_ms`, on running servers."""
     dsn = stack.postgres.create_database("captured")
     place = CapturedTable(stack, dsn)
     place.fill(records)

@@ -1,7 +1,7 @@
-"""What the engine costs: to start, to bring a shard back, to stop, to idle, and per record batch.
+"""The engine's cost: of a start, a restart of a shard, a stop, idling, and each record batch.
 
-Each start is a process of its own, in turns with a plain default SparkSession that runs one Python task; medians of the
-rounds, after one round for warm-up, which also makes the archive of classes. Everything runs on this machine; the
+Each start is a new process, in turns with a plain default SparkSession that runs one Python task. Figures are medians
+of the rounds, after one warm-up round, which also creates the archive of classes. Everything runs on this machine; the
 cluster is a standalone one on loopback. The last line printed is one JSON object.
 """
 
@@ -61,7 +61,7 @@ print(time.time() - began)
 
 
 def started(*command: str) -> list[float]:
-    """Run a program; return what it printed, the first of it as seconds since the process began."""
+    """Run a program; return the numbers that it printed, the first one as seconds since the start of the process."""
     began = time.time()
     answer = subprocess.run(
         command,
@@ -99,7 +99,7 @@ def is_back(gone: int, shot: dict[str, Any]) -> bool:
 
 
 def back(driver: Driver, rounds: int, kill: Callable[[int], object]) -> float:
-    """How long a shard takes to count again after the kill; the neighbour must be the same process as before."""
+    """Return the time until a shard counts again after the kill; its neighbour must keep its process."""
 
     def once() -> float:
         driver.until(running, 120)
@@ -116,7 +116,7 @@ def back(driver: Driver, rounds: int, kill: Callable[[int], object]) -> float:
 
 
 def core_share(driver: Driver, seconds: float) -> float:
-    """The share of one core that the driver and its JVM use while two shards idle."""
+    """Return the share of one core that the driver and its JVM use while two shards idle."""
     pids = [driver.process.pid, driver.jvm()]
     before, began = cpu_seconds(pids), time.monotonic()
     time.sleep(seconds)
@@ -139,7 +139,7 @@ def sink(_shard: Shard, _config: Any, batches: Iterator[pa.RecordBatch]) -> None
 
 
 def batch_overhead(rounds: int) -> float:
-    """Microseconds per batch through three functions, beyond calling them directly."""
+    """Return the microseconds per batch through three functions, beyond direct calls."""
     steps = [Step(function=f"{__name__}:{name}") for name in ("source", "transform", "sink")]
     with ExitStack() as resources:
         shard = Shard(
@@ -173,7 +173,7 @@ def main() -> None:
         figures["restart_worker_s"] = back(driver, options.rounds, lambda pid: os.kill(pid, signal.SIGKILL))
     with driven(idle, quiet=True, policy={}) as driver:
         driver.until(lambda shot: all(shard["state"] == "running" for shard in shot["shards"]), 60)
-        time.sleep(10)  # Java compiles what it has started with
+        time.sleep(10)  # Java compiles the code of its start
         figures["idle_core_share"] = core_share(driver, options.idle_seconds)
     with tempfile.TemporaryDirectory(prefix="thresher-bench-") as scratch, cluster(Path(scratch)) as standalone:
         archive = Path(scratch) / "environment.tar.gz"

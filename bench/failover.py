@@ -1,11 +1,11 @@
-"""How long nothing is delivered when the leader goes, with a warm standby: killed, and stopped in good order.
+"""The time without deliveries when the leader is killed, or stopped, with a warm standby.
 
     ./run bench failover [--rounds N] [--delivery GUARANTEE] [--peer-binary PATH]
 
-Two programs, as a user starts them, under a steady load of single rows, with our default time-outs. The leader is ended
-by SIGKILL, or by SIGTERM; what counts is the longest time between two records that a reader of committed records got,
-from just before that on. With goharvest's `reaper`, the same of two of those, on a broker that it understands, for a
-reader of all records. Medians of the rounds; the last line printed is one JSON object.
+Two programs, as a user starts them, run under a steady load of single rows, with the default time-outs. The leader is
+ended by SIGKILL, or by SIGTERM. The figure is the longest time between two records of a reader of committed records,
+from just before the signal on. With goharvest's `reaper`, the same for two reapers, on a broker version that it
+supports, for a reader of all records. Medians of the rounds; the last line printed is one JSON object.
 """
 
 import argparse
@@ -49,7 +49,7 @@ SIDES = {
 
 
 class Program:
-    """One competitor, and what it says."""
+    """One competitor, and its log."""
 
     def __init__(self, command: list[str]) -> None:
         self._said = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - closed with it
@@ -59,11 +59,11 @@ class Program:
         return Path(self._said.name).read_text(errors="replace")
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Wait, as long as it runs."""
+        """Wait for a condition while the program runs."""
         deadline = time.monotonic() + UP_SECONDS
         while not condition():
             if time.monotonic() > deadline or self.process.poll() is not None:
-                raise TimeoutError(f"it did not come so far: {self.said()[-3000:]}")
+                raise TimeoutError(f"the program did not get this far: {self.said()[-3000:]}")
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Program:
 
 
 class Load:
-    """Writes single rows at an even pace, and notes when records arrive."""
+    """Writes single rows at an even rate, and notes when records arrive."""
 
     def __init__(self, place: Place, *, committed: bool) -> None:
         self._place, self._committed = place, committed
@@ -119,18 +119,18 @@ class Load:
         consumer.close()
 
     def flowing(self, since: float = 0.0) -> bool:
-        """Whether records have come evenly for a while."""
+        """Whether records have come at the expected rate for a while."""
         now = time.monotonic()
         recent = [each for each in self.arrived if each > max(since, now - STEADY_SECONDS)]
         return now - since > STEADY_SECONDS and len(recent) > 0.5 * PER_SECOND * STEADY_SECONDS
 
     def steady_since(self, moment: float) -> bool:
-        """Whether records have come again, long enough after a moment that none of the leader's own are among them."""
+        """Whether records come again, counting only those half a second or more after the leader's end at `moment`."""
         late = [each for each in self.arrived if each > moment + 0.5]
         return len(late) > 2 * PER_SECOND
 
     def gap(self, since: float) -> float:
-        """Return the longest time without a record, from just before then on."""
+        """Return the longest time without a record, from one second before `since` on."""
         times = [each for each in self.arrived if each > since - 1.0]
         return max(after - before for before, after in itertools.pairwise(times))
 
@@ -138,7 +138,7 @@ class Load:
 def measure(
     place: Place, make: Callable[[], Program], ending: signal.Signals, *, ready: str | None, committed: bool = True
 ) -> float:
-    """Have one lead and another one wait, end the first, and return the time without deliveries."""
+    """Start a leader and a standby, end the leader, and return the time without deliveries."""
     place.execute("TRUNCATE outbox RESTART IDENTITY")
     with ExitStack() as open_, Load(place, committed=committed) as load:
         leader = make()

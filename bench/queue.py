@@ -1,23 +1,23 @@
-"""What queues on Kafka cost, beside plain programs that do the same, and beside Kafka's own share groups.
+"""The cost of queues on Kafka, compared with plain programs that do the same, and with Kafka's own share groups.
 
     ./run bench queue [--quick] [--rounds N] [--messages N]
 
     receiving   a backlog of one queue, received and acked: through a service; one message at a time, as kafka-mq-go
                 does it (fewer messages); by a share group
-    sending     `send_async` and `flush`, against a bare producer with the same properties that hears of each delivery
-    latency     single messages at random times, against the floor: a bare loop with the same transaction
+    sending     `send_async` and `flush`, against a plain producer with the same properties and a delivery callback
+    latency     single messages at random times, against the floor: a plain loop with the same transaction
     many        a thousand queues on one topic, ten of them consumed in one service
 
-Every side is a process of its own, with topics of its own, and is counted after its own warm-up. Figures are medians of
-the rounds, sides in turns; the ratio of latencies is the median of each round's ratio. The last line printed is one
-JSON object: the figures, and the settings they were measured with.
+Every side has its own process and topics, and is counted after its own warm-up. Figures are medians of the rounds, in
+which the sides take turns; the ratio of latencies is the median of the rounds' ratios. The last line printed is one
+JSON object: the figures, and the settings of the measurement.
 """
 
 # ruff: noqa: E402
 import sys
 from pathlib import Path
 
-# Python puts this file's folder first, where `queue` is this file and not the standard library's.
+# Python puts this file's folder first on the path, where `queue` would be this file and not the standard library's.
 sys.path[:] = [place for place in sys.path if place != str(Path(__file__).parent)]
 
 import argparse
@@ -34,9 +34,9 @@ from bench.queues.place import PARTITIONS, PAYLOAD_BYTES, WARM_SHARE, Learnt, Pl
 from thresher.devstack.broker import KafkaOptions
 
 WANTED = {"vs_one_by_one": "≥ 25", "send_async_vs_bare": "≥ 0.5", "p50_vs_floor": "≤ 1.8"}
-# One message at a time is slow: of so many messages, one.
+# One message at a time is slow, so that side gets only this fraction of the messages.
 ONE_OF = 100
-# Share groups keep their state in a topic, of three copies unless told otherwise.
+# Share groups keep their state in a topic, which has three replicas by default.
 BROKER = KafkaOptions(
     properties={
         "share.coordinator.state.topic.replication.factor": "1",
@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, fewer messages")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--messages", type=int, help="of a backlog, and of a round of sends; 5,000 or more")
+    parser.add_argument("--messages", type=int, help="messages of a backlog, and of a round of sends; 5,000 or more")
     add_parts(parser, PARTS)
     options = parser.parse_args()
     chosen = chosen_parts(options, PARTS)

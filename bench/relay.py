@@ -1,21 +1,21 @@
-"""What the relay costs and how it grows, beside plain programs that do the same with less, and beside its peer.
+"""The relay's cost and growth, compared with plain programs that promise less, and with goharvest.
 
     ./run bench relay [--delivery exactly-once|at-least-once] [--quick] [--only PART,…] [--skip PART,…]
                       [--peer-binary PATH]
 
     throughput  a backlog of 1,000 keys, against the ceiling: a tuned plain loop without any guarantee
     hot-key     a backlog of one key, against one shard on 1,000 keys
-    latency     single rows at random times, against the floor: one plain loop that looks every millisecond
-    idle        what relay and database use while there is nothing to do
+    latency     single rows at random times, against the floor: one plain loop that polls every millisecond
+    idle        the CPU time of relay and database while there is nothing to do
     growth      a backlog of three million against a hundred thousand; the database's time per record by shards
     sizes       values of 100 B, 1 KB and 100 KB; 1, 10 and 100 topics; a worker's memory
-    peer        goharvest's `reaper` with its defaults, on rows of the same sizes in its own table, fewer of them, on a
-                broker that it understands (only with --peer-binary)
+    peer        goharvest's `reaper` with its defaults, on fewer rows of the same sizes in its own table shape, with a
+                broker version that it supports (only with --peer-binary)
 
 Rates are those at which rows became readable for a reader of committed records, from the end of the warm-up to the last
-row. Figures with a bound are medians of the rounds, sides in turns, ratios of times medians of each round's ratio; what
-is used while idle is the middle of three windows, and a worker's memory the most of two backlogs. The last line printed
-is one JSON object: the figures, and the settings they were measured with.
+row. Figures with a limit are medians of the rounds, in which the sides take turns. A ratio of times is the median of
+the rounds' ratios. The idle figure is the middle of three windows, a worker's memory the higher of two backlogs. The
+last line printed is one JSON object: the figures, and the settings of the measurement.
 """
 
 import argparse
@@ -41,21 +41,21 @@ from thresher.outbox import Shape
 from thresher.relay.settings import Delivery, Limits
 
 PARTS = ("throughput", "hot-key", "latency", "idle", "growth", "sizes", "peer")
-# At least once, rows of a key go one by one: a hot key, a backlog of millions and the database's time by shards say
-# nothing there that the rate does not.
+# At least once sends the rows of a key one by one: there, a hot key, a backlog of millions and the database's time by
+# shards show nothing that the rate does not show.
 USUAL = {
     Delivery.EXACTLY_ONCE: list(PARTS),
     Delivery.AT_LEAST_ONCE: ["throughput", "latency", "idle", "sizes", "peer"],
 }
-# The local stack has less than a server has: it would read a backlog from disk again and again, and log whole pages
-# after each of many checkpoints.
+# More memory and WAL than by default in the local stack. With less, Postgres would read a backlog from disk again and
+# again, and log full pages after many checkpoints.
 POSTGRES = {"shared_buffers": "256MB", "max_wal_size": "4GB"}
 WANTED = {
     "vs_ceiling": "≥ 0.85", "hot_key_vs_one_shard": "≥ 0.9", "p50_vs_floor": "≤ 1.5", "p99_vs_p50": "≤ 4",
     "p95_vs_p50": "≤ 2.5 where p99 is the client's", "idle_core_share": "≤ 0.1", "backlog_3m_vs_100k": "≥ 0.8",
     "worker_rss_mb": "≤ 400", "db_time_8_shards_vs_1": "≤ 1.3", "vs_goharvest": "≥ 20", "hot_key_vs_goharvest": "≥ 150",
 }  # fmt: skip
-# At least once, one row of a key after another is the promise: a hot key is for the other guarantee.
+# At least once sends the rows of a key one by one: a hot key needs exactly-once, and its limit here is low.
 WANTED_AT_LEAST_ONCE = {
     "vs_goharvest": "≥ 5", "hot_key_vs_goharvest": "≥ 0.7", "p50_vs_goharvest": "≤ 1.5", "idle_core_share": "≤ 0.1",
     "worker_rss_mb": "≤ 400",
@@ -81,7 +81,7 @@ class Bench:
         self.stack = stack
         self.place = Place.of(stack, self.producer)
         self._aside: dict[int, str] = {}
-        # Not counted: the first relay of a machine makes an archive of Spark's classes.
+        # Not counted: the first relay on a machine creates an archive of Spark's classes.
         self.relayed(rows=min(20_000, self.rows))
 
     def aside(self, value_bytes: int = VALUE_BYTES, rows: int | None = None) -> str:
@@ -103,7 +103,7 @@ class Bench:
         part: tuple[int, int] | None = None,
         sample: Callable[[int], Any] = lambda _: None,
     ) -> Watched:
-        """Have a relay carry a backlog, or watch it carry a part: from so many rows on, up to so many."""
+        """Measure a relay on a backlog; with `part`, only from its first number of rows to its second."""
         slow = key is not None and self.delivery is Delivery.AT_LEAST_ONCE
         rows = HOT_ROWS if slow else rows or self.rows
         names = self.place.new_topics(topics)
@@ -172,7 +172,7 @@ class Bench:
         window = self.seconds / 2
         shares = []
         with self.relay() as process:
-            time.sleep(15.0)  # it is up, and has settled down
+            time.sleep(15.0)  # it is up, and its start-up work is over
             for _ in range(3):
                 begun, before = time.monotonic(), self._used(process)
                 time.sleep(window)
@@ -183,7 +183,7 @@ class Bench:
         return {"idle_core_share": relays + databases, "idle_relay": relays, "idle_database": databases}
 
     def _used(self, process: int) -> list[float]:
-        """Return what a relay and its sessions in the database have used so far."""
+        """Return the CPU time of a relay, and of its database sessions, so far."""
         sessions = self.place.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
@@ -198,7 +198,7 @@ class Bench:
         )
         ratio = figures["backlog_3m_rec_per_s"] / figures["backlog_100k_rec_per_s"]
         backlog = 300_000 if self.quick else 1_000_000
-        # By then lots are as large as they get: at both ends, equally much is read and not settled yet.
+        # By then batches have their full size: at both ends, the same number of rows is read and not settled yet.
         part = (backlog // 4, backlog * 6 // 10)
 
         def database_time(shards: int) -> float:
@@ -235,7 +235,7 @@ class Bench:
         return {**figures, "worker_rss_mb": max(resident)}
 
     def peer(self) -> Figures:
-        """Both on a broker of the peer's time, each on its own shape of the table."""
+        """Compare both on a broker version that goharvest supports, each with its own table shape."""
         if self.peer_binary is None:
             raise AssertionError("no peer was given")
         binary = self.peer_binary
@@ -290,7 +290,7 @@ def chosen(options: argparse.Namespace) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delivery", default="exactly-once", choices=[each.value for each in Delivery])
-    parser.add_argument("--quick", action="store_true", help="one round of fewer rows, and less time at random")
+    parser.add_argument("--quick", action="store_true", help="one round of fewer rows, and shorter latency parts")
     add_parts(parser, PARTS)
     parser.add_argument("--rows", type=int, help="rows of the usual backlog")
     parser.add_argument("--rounds", type=int, help="measurements of each side")

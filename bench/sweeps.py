@@ -1,7 +1,7 @@
-"""A sweep of a few rows: what it costs among millions of stamped ones, against an outbox that holds nothing else.
+"""The cost of a sweep of a few rows among millions of stamped rows, against an outbox without stamped rows.
 
-A sweep is what a sweeper's shard does when it finds rows: it looks which buckets hold any, and marks the oldest rows of
-an age. Both outboxes get the same rows in each round, take turns, and have their rows stamped after it.
+A sweep is the work of a sweeper's shard that finds rows. It looks which buckets hold rows, and marks the oldest rows
+that have a least age. In each round both outboxes get the same rows, in turns; the rows are stamped afterwards.
 
     ./run bench sweeps [--stamped N]
 """
@@ -29,7 +29,8 @@ from thresher.db.postgres.store import PostgresSession, PostgresStore
 from thresher.outbox import Shape, create_schema
 
 STAMPED, ROWS, ROUNDS = 5_000_000, 100, 41
-# Stamped after they waited, as a dispatcher does it. Until autovacuum comes, their entries are in the index.
+# These rows are stamped after they were pending, as by a dispatcher. Until autovacuum runs, the index keeps their
+# entries.
 _LATELY = 200_000
 _RELAY = "sweeps"
 _LEADER = uuid.UUID(int=1)
@@ -42,13 +43,13 @@ class SweepCost:
 
     full_ms: float
     empty_ms: float
-    # Among the same rows, while 200,000 of them were stamped lately and autovacuum has not come yet.
+    # The same, with 200,000 rows that were just stamped, before autovacuum has run.
     before_vacuum_ms: float
     plan: tuple[str, ...]
 
     @property
     def ratio(self) -> float:
-        """How many times as long a sweep takes among stamped rows."""
+        """The time of a sweep among stamped rows, divided by that without them."""
         return self.full_ms / self.empty_ms
 
 
@@ -75,7 +76,7 @@ class SweptOutbox:
         self._probe = session.probe(range(64))
 
     def write(self, rows: int, *, stamped: bool = False) -> None:
-        """Store rows that are older than a sweep asks for."""
+        """Store rows that are older than the sweep's least age."""
         self._execute(
             "INSERT INTO {} (create_time, dispatched_time, kafka_topic, kafka_key, kafka_value) "
             "SELECT now() - interval '1 hour', CASE WHEN %s THEN now() END, 'orders', convert_to('k' || n %% 5000, "
@@ -85,7 +86,7 @@ class SweptOutbox:
         )
 
     def stamp(self) -> None:
-        """Stamp every row that waits."""
+        """Stamp every pending row."""
         self._execute("UPDATE {} SET dispatched_time = now() WHERE dispatched_time IS NULL")
 
     def vacuum(self) -> None:
@@ -96,7 +97,7 @@ class SweptOutbox:
         self._session.connection.execute(query.format(self._outbox.quoted()).encode(), values or None)
 
     def sweep(self, rows: int) -> float:
-        """Write rows, and return how many milliseconds a sweep takes that finds them."""
+        """Write rows, and return the milliseconds of the sweep that finds them."""
         self.write(rows)
         began = time.perf_counter()
         occupied = self._probe.occupied()
@@ -120,7 +121,7 @@ class SweptOutbox:
 
 
 def sweep_cost(dsn: str, *, stamped: int = STAMPED, rows: int = ROWS, rounds: int = ROUNDS) -> SweepCost:
-    """Measure in a database that is empty so far."""
+    """Measure in an empty database."""
     with _outbox(dsn, "stamped") as full, _outbox(dsn, "bare") as empty:
         full.write(stamped - min(stamped, _LATELY), stamped=True)
         full.vacuum()
@@ -142,7 +143,7 @@ def sweep_cost(dsn: str, *, stamped: int = STAMPED, rows: int = ROWS, rounds: in
 def _wanted(rows: int) -> Wanted:
     return Wanted(
         buckets=range(64),
-        # As a shard asks, with all there are to be had of a bucket.
+        # The request of a shard, without a limit per bucket.
         rows=1_000,
         rows_per_bucket=rows,
         batch_bytes=16_000_000,
@@ -163,7 +164,7 @@ def _outbox(dsn: str, schema: str) -> Iterator[SweptOutbox]:
 
 
 def main() -> int:
-    """Measure on servers of its own; the last line is JSON."""
+    """Start servers, and measure; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stamped", type=int, default=STAMPED, help="rows that were sent before")
     options = parser.parse_args()

@@ -1,15 +1,15 @@
-"""The tail beside a polling relay, for an outbox with a table and for one in the log alone; and capture beside a loop.
+"""The tail compared with a polling relay, for an outbox table and for one in the log alone; and capture with a loop.
 
     ./run bench tail [--quick] [--only PART,…] [--rows N] [--rounds N]
 
-    throughput  a backlog that was written while nobody read: a tail of a table and one of the log alone, against a
-                relay with two shards; and the database's processor time for each record, from the start to the end
+    throughput  a backlog that was written before the start: a tail of a table and one of the log alone, against a
+                relay with two shards; and the database's CPU time for each record, from the start to the end
     latency     single rows at random times, 20 a second: a tail of a table against the relay
     size        how much the outbox table has grown after a million messages of `Outbox(via="log")`
     capture     records of a topic to a table, against a loop with the same upserts; the time of `publish_and_wait`
 
 Rates are those at which rows became readable for a reader of committed records, from the end of the warm-up to the last
-row. Figures are medians of the rounds, sides in turns. The last line printed is one JSON object.
+row. Figures are medians of the rounds; the sides take turns. The last line printed is one JSON object.
 """
 
 import argparse
@@ -50,7 +50,7 @@ WANTED = {
 
 
 class Carried(NamedTuple):
-    """A backlog that was published: rows a second, and the database's processor time for each, in microseconds."""
+    """A published backlog: rows a second, and the database's CPU time for each, in microseconds."""
 
     per_second: float
     database_us: float
@@ -74,7 +74,7 @@ class Bench:
 
     def throughput(self) -> Figures:
         self._polled.prepare(self.rows)
-        # Not counted: the first pipeline of a machine makes an archive of Spark's classes.
+        # Not counted: the first pipeline on a machine creates an archive of Spark's classes.
         self.polled()
         sides: dict[str, Callable[[], Carried]] = {
             "polling": self.polled,
@@ -93,7 +93,7 @@ class Bench:
         }
 
     def polled(self) -> Carried:
-        """Have a relay carry a backlog; the database's time ends when the table is empty."""
+        """Measure a relay on a backlog; the database's time ends when the table is empty."""
         place = self._polled
         topics = place.new_topics()
         place.fill(f"rows_{VALUE_BYTES}", topics, rows=self.rows)
@@ -104,7 +104,7 @@ class Bench:
             return self._carried(place, topics, watched, before)
 
     def tailed(self, via: Via) -> Carried:
-        """Have a tail carry a backlog that its slot has kept; the database's time ends when its table is empty too."""
+        """Measure a tail on a backlog that its slot has kept; the database's time ends when the table is empty."""
         place = self._tailed
         topics = place.new_topics()
         with slot(place, via) as name:
@@ -157,7 +157,7 @@ class Bench:
 
 
 def main() -> None:
-    """Measure on servers of its own."""
+    """Start servers, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of fewer rows")
     add_parts(parser, PARTS)

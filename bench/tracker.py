@@ -1,16 +1,16 @@
-"""What the redelivery tracker costs: markers a second, memory, and how long it takes to redeliver and to come back.
+"""The redelivery tracker's cost: markers a second, memory, and the times of redelivery, rebuild and take-over.
 
     ./run bench tracker [--quick] [--rounds N] [--messages N]
 
-    reading      Starts and Ends of one partition through one shard, as they are written, against a bare loop that
-                 consumes as many
-    growth       the same behind a million messages in progress, against a thousand; and their memory
-    rebuild      from a take-over until it decides, with a million messages in progress
+    reading      Starts and Ends of one partition through one shard, as they are written, against a plain loop that
+                 consumes the same number
+    growth       the same with a million messages in progress, against a thousand; and their memory
+    rebuild      from a take-over until the tracker decides, with a million messages in progress
     redelivery   from a message's deadline until it is in its queue, for single messages
-    take-over    from a kill -9 of the leader until its standby decides, with nothing in progress
+    take-over    from a kill -9 of the leader until its standby decides, with no message in progress
 
-Each side is a program of its own, as a user starts it. Figures are medians of the rounds, sides in turns. The last line
-printed is one JSON object: the figures, and the settings they were measured with.
+Each side is a separate program, as a user starts it. Figures are medians of the rounds, in which the sides take turns.
+The last line printed is one JSON object: the figures, and the settings of the measurement.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, fewer messages; a fifth of those in progress")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--messages", type=int, help="that are started and ended in a round")
+    parser.add_argument("--messages", type=int, help="messages that are started and ended in a round")
     add_parts(parser, PARTS)
     options = parser.parse_args()
     chosen = chosen_parts(options, PARTS)

@@ -1,8 +1,8 @@
-"""How much the outbox writer and the pump cost beside the bare driver, in one run on one database.
+"""The cost of the outbox writer and the pump, compared with the plain driver, in one run on one database.
 
-Each figure is a ratio of two measurements of the same rows in the same table shape on the same server, taken in turns
-after a warm-up, medians of the rounds. The bare side is the best that psycopg itself does: COPY in binary format with
-declared types, or a prepared INSERT. The last line printed is one JSON object.
+Each figure is the ratio of two measurements of the same rows, in the same table shape on the same server. Both are
+medians of the rounds, taken in turns after a warm-up. The plain side is the fastest way of psycopg itself: COPY in
+binary format with declared types, or a prepared INSERT. The last line printed is one JSON object.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def messages(count: int) -> list[Message]:
 
 
 def bare_rows(batch: list[Message]) -> list[Row]:
-    """The same rows as a program of one's own would hand them to the driver."""
+    """The same rows, as a plain program would pass them to the driver."""
     admit = Admission(Shape.THRESHER, Limits()).row
     return [(*row[:3], list(row[3]), list(row[4]), *row[5:]) for row in map(admit, batch)]
 
@@ -106,7 +106,7 @@ def main() -> None:
     outbox = Outbox("outbox")
     with durable_stack() as stack:
         dsn = stack.postgres.create_database("bench")
-        stack.kafka.nodes[1].end()  # not measured here, and it would use the cores
+        stack.kafka.nodes[1].end()  # not measured here, and it would use CPU time
         plan = Plan(
             dsn=dsn, records=options.pump_records, keys=KEYS, value_bytes=VALUE_BYTES, writers=4,
             transaction_rows=options.transaction, run=secrets.token_hex(4),

@@ -1,9 +1,9 @@
-"""A mutant: one promise of the code, broken on purpose by an anchored replacement, and the test that must turn red.
+"""A mutant: a replacement of a piece of code that breaks one promise on purpose, and the test that must fail.
 
-Each room has one file, `mutants/<room>.toml`, with a table `[[mutant]]` for each:
+Each package (room) has one or more files, `mutants/<room>.toml`, with a table `[[mutant]]` for each mutant:
 - `name`, unique among all; `breaks`, the promise in one line;
-- `file`, and in Python the `function` (`Class.method`) that holds the anchor, left out where it stands in none;
-- `old`, the anchor: text that occurs exactly once there, short enough to survive a move; and `new`, its replacement;
+- `file`, and in Python the `function` (`Class.method`) that holds the old text, left out where it is in no function;
+- `old`: text that occurs exactly once there, short enough to survive a move of the code; and `new`, its replacement;
 - `test`, the pytest id of a test; `own_servers = true` where that test stops, starts or signals servers.
 """
 
@@ -20,7 +20,7 @@ _OPTIONAL = {"function", "own_servers"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One broken promise, as its file says it."""
+    """One broken promise, as defined in a file."""
 
     room: str
     name: str
@@ -34,11 +34,11 @@ class Mutant:
 
     @property
     def test_file(self) -> str:
-        """The file of the test that must turn red."""
+        """The file of the test that must fail."""
         return self.test.partition("::")[0]
 
     def mutated(self, text: str) -> str:
-        """Return the file's text with the promise broken; raises `Misplaced` unless the anchor is there once."""
+        """Return the file's text with the promise broken; raises `Misplaced` unless the old text is there once."""
         start, end = self._span(text)
         count = text.count(self.old, start, end)
         where = f"{self.file}, {self.function}" if self.function else self.file
@@ -66,11 +66,11 @@ class Mutant:
 
 
 class Misplaced(Exception):  # noqa: N818 - a state of the mutant, reported with others
-    """A mutant that does not fit the code as it is."""
+    """A mutant that does not fit the current code."""
 
 
 def load(directory: Path) -> list[Mutant]:
-    """Return the mutants of all rooms, room by room; raises `Misplaced` for a file that is not one of them."""
+    """Return the mutants of all files, in order; raises `Misplaced` for a malformed file."""
     found: list[Mutant] = []
     for file in sorted(directory.glob("*.toml")):
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("mutant", [])
@@ -91,7 +91,7 @@ def _mutant(room: str, given: dict[str, Any]) -> Mutant:
 
 
 def misplaced(mutants: list[Mutant], root: Path) -> list[str]:
-    """Return what does not fit: an anchor that is not there exactly once, or a test that nobody defines."""
+    """Return what does not fit: an old text that is not there exactly once, or a test that is not defined."""
     problems = []
     for mutant in mutants:
         try:
@@ -108,7 +108,7 @@ def _require_test(mutant: Mutant, root: Path) -> None:
     tree = ast.parse((root / mutant.test_file).read_text(encoding="utf-8"))
     wanted = mutant.test.partition("[")[0].split("::")[1:]
     defined = {name for name, _ in definitions(tree)}
-    # A class of Hypothesis' own is assigned: `TestThing = Machine.TestCase`.
+    # A state machine's test class is assigned: `TestThing = Machine.TestCase`.
     defined |= {
         target.id
         for node in tree.body
@@ -123,11 +123,11 @@ def _require_test(mutant: Mutant, root: Path) -> None:
 def definitions(
     tree: ast.AST, prefix: str = ""
 ) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
-    """Yield the functions and classes of a module, under their names from the outside in."""
+    """Yield the functions and classes of a module, with their qualified names."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if any(ast.unparse(each) == "overload" for each in node.decorator_list):
-                # A signature, which has no code to break.
+                # An overload's signature has no code to break.
                 continue
             yield prefix + node.name, node
             yield from definitions(node, f"{prefix}{node.name}.")

@@ -1,10 +1,10 @@
-"""Breaks the code on purpose: each mutant must turn the test that it names red (see `mutant`).
+"""Breaks the code on purpose: each mutant must make the test that it names fail (see `mutant`).
 
-1. Every anchor must match and every test be there, or nothing is run; `--check` ends here.
-2. The checkout is copied once; each mutant is put into the copy, its test run, and taken out again.
-3. Mutants go by test file. Tests that need servers share one stack, which each finds empty.
-4. A test that fails has caught its mutant. A green one lets it survive. A run that ends in another way (an import, a
-   fixture) is a mistake of the mutant. Survivors and mistakes fail the run.
+1. Every old text must match once and every test must exist, or nothing is run; `--check` ends here.
+2. The checkout is copied once. Each mutant is applied to the copy, its test is run, and the change is undone.
+3. Mutants are run by test file. Tests that need servers share one stack, which is empty for each.
+4. A test that fails has caught its mutant. A test that passes lets it survive. A run that ends in another way (an
+   import, a fixture) is a mistake in the mutant. Survivors and mistakes fail the run.
 """
 
 import argparse
@@ -33,13 +33,13 @@ from thresher.devstack.stack import Stack
 
 ROOT = Path(__file__).parents[1]
 _COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md")
-# Tests elsewhere start no servers.
+# Tests in other folders start no servers.
 _SERVED = ("tests/integration/", "tests/crash/", "tests/contract/", "tests/acceptance/")
 _LONGEST_SECONDS = 900.0
 
 
 class Outcome(enum.StrEnum):
-    """How a mutant fared."""
+    """The outcome of a mutant."""
 
     CAUGHT = "caught"
     SURVIVED = "SURVIVED"
@@ -48,7 +48,7 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A mutant, how it fared, and what the test's run said where that matters."""
+    """A mutant, its outcome, and the output of its test where that matters."""
 
     mutant: Mutant
     outcome: Outcome
@@ -58,7 +58,7 @@ class Result:
 
 def main() -> int:
     options = _options()
-    # A file or a pipe has no width: there the table's lines are whole.
+    # A file or a pipe has no width: there, lines of the table are not cut.
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     try:
         mutants = load(Path(__file__).parent)
@@ -85,7 +85,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run mutants", description="Break the code; each break turns a test red.")
     parser.add_argument("names", nargs="*", help="mutants or rooms; all if none is named")
-    parser.add_argument("--check", action="store_true", help="only prove that anchors and tests are there")
+    parser.add_argument("--check", action="store_true", help="only check that old texts and tests exist")
     parser.add_argument("--changed", action="store_true", help="only mutants of files that differ from --base")
     parser.add_argument("--base", default="HEAD~", help="the commit that --changed compares with (%(default)s)")
     return parser.parse_args()
@@ -117,7 +117,7 @@ def _run(mutants: Sequence[Mutant], console: Console) -> Iterator[Result]:
     ):
         copy, description = Path(scratch) / "checkout", Path(scratch) / "stack"
         _copy(copy)
-        # The database's account passes through.
+        # The database's account may enter.
         Path(scratch).chmod(0o711)
         bar = progress.add_task("", total=len(mutants))
         for mutant in mutants:
@@ -146,7 +146,7 @@ def _copy(target: Path) -> None:
 
 
 def _try(mutant: Mutant, copy: Path, stack: Path | None) -> Result:
-    """Put the mutant into the copy, run its test, and take it out again."""
+    """Apply the mutant to the copy, run its test, and undo the change."""
     file = copy / mutant.file
     sound = file.read_text(encoding="utf-8")
     file.write_text(mutant.mutated(sound), encoding="utf-8")
@@ -161,7 +161,7 @@ def _try(mutant: Mutant, copy: Path, stack: Path | None) -> Result:
 def _test(test: str, copy: Path, stack: Path | None) -> tuple[Outcome, str]:
     report = copy.parent / "report.xml"
     report.unlink(missing_ok=True)
-    # The copy's package comes before the installed one, in this process and in those that tests start.
+    # The copy's package comes before the installed one, in the test process and in programs that it starts.
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     if stack is not None:
         environment[shared.DESCRIPTION] = str(stack)
@@ -183,7 +183,7 @@ def _test(test: str, copy: Path, stack: Path | None) -> tuple[Outcome, str]:
         return Outcome.MISTAKE, f"the test did not end in {_LONGEST_SECONDS:g} s"
     if ended.returncode == 0:
         return Outcome.SURVIVED, ended.stdout
-    # 1 is a test that failed, or a fixture: only the test itself has caught something.
+    # Exit code 1 means that a test or a fixture failed: only a failed test has caught the mutant.
     caught = ended.returncode == 1 and _failures(report) > 0
     return Outcome.CAUGHT if caught else Outcome.MISTAKE, ended.stdout
 

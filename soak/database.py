@@ -1,13 +1,13 @@
-"""Faults of the database and bad rows that take minutes, or rights that a test cannot count on.
+"""Faults of the database and bad rows that take minutes, or need rights that a test may not have.
 
     ./run soak database [PART …]      all of: bloat, lock, disk, transform
 
-bloat      5 million dead rows in the table (--dead-rows), without and with somebody who may still see them
+bloat      5 million dead tuples in the table (--dead-rows), without and with a snapshot that can still see them
 lock       the table locked for 30 s under load
 disk       the database on a small file system that fills up, and gets room again; needs the right to mount
-transform  one row in a hundred thousand and more (--rows) that a transform fails on
+transform  one row among a hundred thousand or more (--rows) on which a transform fails
 
-What cannot be run here is said, and is a failure.
+A part that cannot run on this machine is reported as a failure.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def bloat(stack: Stack, options: argparse.Namespace) -> str:
                     sent += 100
                     relaying.until(lambda: at.pending() == 0, LONG_SECONDS)
                     told.append(f"{time.monotonic() - began:.1f}")
-        told.append("s with them seen by nobody," if not seen else "s with a snapshot older than they are")
+        told.append("s without a snapshot that sees them," if not seen else "s with one")
     assert once_in_order(at, sent) == list(range(sent))
     return " ".join(told)
 
@@ -94,7 +94,7 @@ def disk(stack: Stack, options: argparse.Namespace) -> str:
         server.prepare()
         server.start()
         at = Place(stack, server.create_database("disk"), "disk-")
-        # A stamp is a new version of the row: settling needs room.
+        # With `settle: stamp`, settling writes a new version of the row, and so needs disk space.
         with histories() as noted, at.relaying(settling=Settling.STAMP) as relaying:
             told = "nothing"
             first = writers(at, noted, value_bytes=1000, rate=None)

@@ -1,4 +1,4 @@
-"""Runs the tests that take too long for every change: those marked `soak`, over and over when told to.
+"""Runs the tests that are too slow for every change: those marked `soak`, several times if requested.
 
 ./run soak engine [--times 1] [pytest options]
 """
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=1, help="how often, each time in another order")
+    parser.add_argument("--times", type=int, default=1, help="how many times, each in another order")
     options, others = parser.parse_known_args()
     began = time.monotonic()
     failed = 0

@@ -1,9 +1,9 @@
-"""A relay behind a wire that loses, delays and cuts at random, under a load that never ends; then one verdict.
+"""A relay behind a proxy that loses, delays and cuts at random, under a continuous load; then one verdict.
 
     ./run soak wire [--minutes 10] [--seed 6] [--nodes 1|3]
 
-The seed gives the schedule: the n-th request or answer of a kind meets the same fault again. With three nodes, one
-after another is killed and comes back besides, and leaders and coordinators move with it.
+A seed repeats its faults: the n-th request or answer of a kind meets the same one again. With three nodes, one node
+after another is also killed and restarted, and leaders and coordinators move.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def rage(seed: int, until: float, stack: Stack, relay: Relaying, storms: list[Storm]) -> None:
-    """Look on until the time is over; with several nodes, kill one after another and start it again."""
+    """Report progress until the time is over; with several nodes, kill and restart one after another."""
     draw = random.Random(f"{seed}/nodes")  # noqa: S311 - a schedule, not a secret
     while time.monotonic() < until:
         time.sleep(draw.uniform(5.0, 15.0))

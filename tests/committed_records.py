@@ -1,4 +1,4 @@
-"""The committed records of a topic, for the eyes of a test."""
+"""Reads the committed records of a topic, for tests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOf
 
 
 def committed_records(topic: str, kafka: Mapping[str, Any]) -> list[ConsumerRecord]:
-    """Return the records that a topic has up to its end, with their keys and headers."""
+    """Return the committed records of a topic up to its end, with their keys and headers."""
     found: list[ConsumerRecord] = []
     with AssignedReader(topic, kafka) as reader:
         left = set(reader.partitions)

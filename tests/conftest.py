@@ -28,12 +28,12 @@ from thresher.spark.session.settings import SparkOptions
 
 pytest_plugins = ["thresher.devstack.fixtures"]
 
-# A machine that stalls is no fault of an example, nor of what draws it.
+# No deadline, and no check for slow generation: a stall of the machine must fail no example.
 settings.register_profile("thresher", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", parent=settings.get_profile("thresher"), max_examples=20)
 settings.load_profile("quick" if QUICK else "thresher")
 
-# For so many shards the run's Spark has slots at once.
+# The number of shards that the run's Spark can run at once.
 SLOTS = 8
 # The modules of every pipeline: a worker that imports them itself takes a second of a processor for it.
 PRELOADED = (
@@ -44,25 +44,25 @@ PRELOADED = (
     "thresher.tracker.shard",
     "thresher.delivery.transforms",
 )
-# Where tests take long, the longest first.
-_LONG = ("test_relay_seams", "crash/", "acceptance/", "test_election", "integration/", "contract/", "property/")
+# The slowest files and folders, the longest first.
+_LONG = ("test_relay_crash_points", "crash/", "acceptance/", "test_election", "integration/", "contract/", "property/")
 
-# Where engines of this process, and so their local workers, find the functions under test.
+# Engines of this process, and so their local workers, import the functions under test from here.
 sys.path.append(str(Path(__file__).with_name("engine")))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, file by file, so that of two who share the tests neither waits for the other."""
+    """Run the slowest files first, so that the test processes end at about the same time."""
     items.sort(key=lambda item: next((place for place, part in enumerate(_LONG) if part in item.nodeid), len(_LONG)))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Give the run a temporary directory of its own; at the very end it is empty, and no process of the run is left."""
+    """Give the run a temporary directory; at the end, check that it is empty and that no process of the run is left."""
     mark = str(uuid.uuid4())
     places = Path(tempfile.mkdtemp(prefix="thresher-tests-"))
-    places.chmod(0o711)  # the database's account passes through
+    places.chmod(0o711)  # the database's account may enter
     os.environ.update(THRESHER_TEST_RUN=mark, TMPDIR=str(places))
     tempfile.tempdir = str(places)
     with KeptLogs(places, ROOT / "failures") as kept:
@@ -70,11 +70,11 @@ def nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
     def strays() -> list[str]:
-        # What killed processes leave, the next Spark removes once it is a minute old: here no other follows.
+        # Files of killed processes are removed by the next Spark, once they are a minute old. Here none follows.
         sweep("thresher-spark-")
-        # Our own environment is as it was when we started, so we are not among them.
+        # This process is not among the marked ones: the kernel shows the environment of its start.
         files = [path.name for path in places.iterdir() if path.name[:10] != "pytest-of-"]
-        # Python's own helper of `multiprocessing` ends with this process and not before.
+        # The resource tracker of `multiprocessing` ends only with this process.
         return [
             command for command in marked(mark).values() if "multiprocessing.resource_tracker" not in command
         ] + files
@@ -85,7 +85,7 @@ def nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """The servers of the run: an account that ACLs bind, one that comes by SASL_SSL, and a listener for a proxy."""
+    """The servers of the run. The broker has a user subject to ACLs, a SASL_SSL user, and a listener for a proxy."""
     with running_stack(kafka_options()) as running:
         yield running
 
@@ -98,7 +98,7 @@ def spark() -> Iterator[Session]:
     """One local Spark for the whole run."""
     options = SparkOptions(master=f"local[{SLOTS}]", preload=PRELOADED)
     session = open_session(options, name="tests", shards=4, abort=Bell())
-    # From here on it is the program's own, as far as engines can tell.
+    # To engines, the session now looks like one that the program itself has opened.
     _only_one.release()
     yield session
     _only_one.acquire()
@@ -107,7 +107,7 @@ def spark() -> Iterator[Session]:
 
 @pytest.fixture
 def engines(spark: Session) -> Engines:
-    """Make engines that use the run's Spark."""
+    """Return a function that makes engines on the run's Spark."""
 
     @contextmanager
     def engine(*steps: tuple[str, dict[str, Any]], shards: int = 2, observer: Any = None, **policy: Any) -> Any:
@@ -118,8 +118,8 @@ def engines(spark: Session) -> Engines:
                 Step(function=function if ":" in function else f"functions:{function}", config=config)
                 for function, config in steps
             ),
-            # Figures come with a beat: who waits for one does not wait long. Whoever looks silent because the machine
-            # stalls is left alone: tests of silence say how long they bear it.
+            # Frequent heartbeats, because figures come with them. A long allowed silence, so that a stall of the
+            # machine ends no task: tests of silence set their own.
             policy=Policy(**{"beat_seconds": 0.2, "silence_seconds": 15.0, "deaf_seconds": 20.0, **policy}),
         )
         made = Engine(pipeline, observer=observer)

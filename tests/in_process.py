@@ -1,4 +1,4 @@
-"""`thresher` without a process of its own: for tests to which signals, pipes and imports do not matter."""
+"""Runs `thresher` within the test process, for tests that do not depend on signals, pipes or imports."""
 
 import io
 import logging
@@ -15,7 +15,7 @@ from thresher.cli.app import main
 
 
 def thresher(arguments: Sequence[str | bytes], given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    """Run the command in this thread, as a shell would; return its exit code and what it printed."""
+    """Run the command in this thread; return its exit code and output."""
     words = [os.fsdecode(each) for each in arguments]
     out, err = io.BytesIO(), io.BytesIO()
     root, ours = logging.getLogger(), logging.getLogger("thresher")
@@ -26,10 +26,10 @@ def thresher(arguments: Sequence[str | bytes], given: bytes = b"") -> "subproces
         patch.object(sys, "stdout", io.TextIOWrapper(out, encoding="utf-8", write_through=True)),
         patch.object(sys, "stderr", io.TextIOWrapper(err, encoding="utf-8", write_through=True)),
         patch.dict(os.environ, environment()),
-        # The consoles have read theirs already.
+        # The consoles have read the environment already.
         patch.object(output.out, "_width", 200),
         patch.object(output.err, "_width", 200),
-        # What the command sets for its process.
+        # State that the command sets for its whole process.
         patch.object(sys, "excepthook", sys.excepthook),
         patch.object(threading, "excepthook", threading.excepthook),
         patch.object(output, "_mask", output._mask),

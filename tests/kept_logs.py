@@ -1,10 +1,10 @@
-"""Keeps the logs of a failed test: those of servers, relays and other programs, whoever removes them meanwhile.
+"""Keeps the logs of servers, relays and other programs of a failed test, even if they are removed meanwhile.
 
-1. While a test runs, a thread links every log below the run's temporary directory, twice a second, to another place.
-   A link keeps a file whose directory is removed, by the test or by the keeper of a server.
+1. While a test runs, a thread makes hard links, twice a second, to every log below the run's temporary directory.
+   A link keeps the file when the test or a server's keeper removes its directory.
 2. A test that passed has its links removed.
-3. For a test that failed, the end of each log is copied to `failures/` in the checkout, and the test's report names the
-   place and the command that repeats the test in the same order.
+3. For a test that failed, the end of each log is copied to `failures/` in the checkout. The test's report names that
+   directory, and the command that repeats the test in the same order.
 
 A log that lives for less than half a second may be missed.
 """
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 _LOOK_SECONDS = 0.5
 _DEPTH = 5
 _MOST_BYTES = 2_000_000
-# Segments of topics are named `.log` too.
+# Kafka's topic segments are named `.log` too.
 _SEGMENT = re.compile(r"\d{20}\.log")
 
 
@@ -48,11 +48,11 @@ class KeptLogs:
         shutil.rmtree(self._links, ignore_errors=True)
 
     def look(self) -> None:
-        """Link every log that is there and has no link yet."""
+        """Link every log that has no link yet."""
         with self._looking:
             for log in _logs(self._places):
                 link = self._links / str(log.relative_to(self._places)).replace("/", "__")
-                # It may be gone by now, or linked before.
+                # The log may be gone by now, or be linked already.
                 with contextlib.suppress(OSError):
                     os.link(log, link, follow_symlinks=False)
 
@@ -63,7 +63,7 @@ class KeptLogs:
                 link.unlink()
 
     def save(self, test: str) -> Path | None:
-        """Copy the end of each log to the place of a failed test; None if the test had no logs."""
+        """Copy the end of each log to a directory of the failed test, and return it; None if the test had no logs."""
         self.look()
         links = sorted(self._links.iterdir())
         if not links:
@@ -84,7 +84,7 @@ class KeptLogs:
 
 
 def _logs(places: Path) -> Iterator[Path]:
-    """Find the logs: `log` and `*.log`, not too deep, and without what Kafka and Postgres store."""
+    """Find the logs: `log` and `*.log`, not too deep, and without the data files of Kafka and Postgres."""
     for directory, below, files in os.walk(places):
         here = Path(directory)
         if len(here.relative_to(places).parts) >= _DEPTH or here.name in {"data", "base"}:
@@ -95,7 +95,7 @@ def _logs(places: Path) -> Iterator[Path]:
 
 
 class Reporter:
-    """A plugin of pytest: tells of each failed test where its logs are, and how to repeat it."""
+    """A pytest plugin that adds to each failed test's report where its logs are, and how to repeat it."""
 
     def __init__(self, kept: KeptLogs) -> None:
         self._kept = kept

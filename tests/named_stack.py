@@ -1,4 +1,4 @@
-"""A stack that `--stack` finds, made of servers that run already."""
+"""Registers servers that run already as a stack that `--stack` finds."""
 
 import fcntl
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def named_stack(state: Path, name: str, *, dsn: str, bootstrap: str) -> Iterator[None]:
-    """Have a stack of that name run, for commands whose THRESHER_STATE is `state`."""
+    """Register a running stack of that name, for commands whose THRESHER_STATE is `state`."""
     directory = state / "stacks" / name
     directory.mkdir(parents=True)
     (directory / "spec.json").write_text("{}")

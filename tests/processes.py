@@ -1,4 +1,4 @@
-"""What tests ask about processes and places, and how they wait for it."""
+"""Questions that tests ask about processes and directories, and a function to wait for a condition."""
 
 import contextlib
 import ctypes
@@ -12,12 +12,12 @@ from pathlib import Path
 from thresher.spark.process import look
 
 ROOT = Path(__file__).parents[1]
-# For programs of the tests' own: the source beside the tests, which may be a copy with something broken on purpose.
+# The import path for programs that tests start: the source beside the tests, which may be the copy of a mutant.
 PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that ended and was not collected does not."""
+    """Whether the process runs; a zombie process does not."""
     return look(pid) is not None
 
 
@@ -27,16 +27,17 @@ def is_stopped(pid: int) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """The letter for what its main thread does: R runs, S waits, T was stopped."""
+    """The kernel's letter for the state of its main thread: R runs, S sleeps, T is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def signal_a_thread(pid: int, kind: signal.Signals) -> None:
-    """Send a signal to another thread of a process than its main one, as the kernel may do with any signal."""
+    """Send a signal to a thread other than the main thread, as the kernel may deliver any signal."""
     libc = ctypes.CDLL(None, use_errno=True)
     others = sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir() if int(entry.name) != pid)
     for thread in others:
-        # The threads of Kafka's client block all signals: sent there, one would wait for ever. A thread may have ended.
+        # Threads of Kafka's client block all signals, so a signal sent there would stay pending. A thread may have
+        # ended.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if not _signals(pid, thread, "SigBlk") >> (kind - 1) & 1 and libc.tgkill(pid, thread, int(kind)) == 0:
                 return
@@ -56,12 +57,12 @@ def _signals(pid: int, thread: int, field: str) -> int:
 
 
 def parent(pid: int) -> int:
-    """The process that started this one, or took it over."""
+    """The parent process: the one that started this process, or adopted it."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def command_line(pid: int) -> bytes:
-    """What it was started with; nothing when it is gone."""
+    """The command line of the process; empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -69,12 +70,12 @@ def command_line(pid: int) -> bytes:
 
 
 def is_java(pid: int) -> bool:
-    """Whether it is a JVM, and not one of the helpers by which a JVM starts other programs."""
+    """Whether the process is a JVM, and not a helper by which a JVM starts other programs."""
     return Path(command_line(pid).split(b"\0")[0].decode(errors="replace")).name == "java"
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Every process that has the mark in its environment, wherever it went, with its command line."""
+    """Every process with the mark in its environment, whoever its parent is now, with its command line."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -100,7 +101,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def eventually(condition: Callable[[], object], seconds: float, complaint: Callable[[], str] = lambda: "") -> None:
-    """Look until it is so. The last look begins when the time is over: who was stalled before it is not too late."""
+    """Wait until the condition holds. It is tried once more after the deadline, in case this process was stalled."""
     deadline = time.monotonic() + seconds
     while True:
         last = time.monotonic() >= deadline
@@ -111,12 +112,12 @@ def eventually(condition: Callable[[], object], seconds: float, complaint: Calla
 
 
 def open_directory() -> Path:
-    """A temporary directory that the database's account can pass through, which pytest's own are not for root."""
+    """A temporary directory that the database's account can enter; as root, it cannot enter pytest's own."""
     directory = Path(tempfile.mkdtemp(prefix="thresher-test-"))
     directory.chmod(0o711)
     return directory
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Our environment with changes, wide enough that nothing is wrapped, and without colours."""
+    """This process's environment with changes, a terminal width that wraps no line, and no colours."""
     return {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb", **changes}

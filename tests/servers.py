@@ -1,4 +1,4 @@
-"""The servers that a run of the tests shares: how its Kafka broker is set up."""
+"""The options of the Kafka broker that a test run shares."""
 
 from tests.faults.proxied import PROXIED
 from thresher.devstack import ports
@@ -6,7 +6,7 @@ from thresher.devstack.broker import KafkaOptions, Listener
 
 
 def kafka_options() -> KafkaOptions:
-    """An account that ACLs bind, one that comes by SASL_SSL, and a listener for a proxy, whose port is drawn here."""
+    """A user subject to ACLs, a SASL_SSL user, and a listener for a proxy, whose port is chosen here."""
     return KafkaOptions(
         users={"relay": "secret"},
         scram={"alice": "alice-secret"},

@@ -1,1 +1,1 @@
-"""How benches measure: where, in which order, and how the figures are told."""
+"""Helpers of the benches: servers, the order of measurements, and the report."""

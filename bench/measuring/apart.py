@@ -1,4 +1,4 @@
-"""Runs a function in a process of its own, with a line to it."""
+"""Runs a function in another process, with a pipe to it."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ Line = Any
 
 @contextmanager
 def running(target: Callable[..., None], *arguments: Any) -> Iterator[Line]:
-    """Run a function meanwhile, once it says that it is ready; it ends when its line is closed."""
+    """Run a function in another process while the context lasts, once it is ready. It ends when its pipe closes."""
     ours, theirs = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=target, args=(*arguments, theirs), daemon=True)
     process.start()

@@ -14,7 +14,7 @@ def add_parts(parser: argparse.ArgumentParser, parts: Sequence[str]) -> None:
 def chosen_parts(options: argparse.Namespace, parts: Sequence[str], *, usual: Sequence[str] = ()) -> list[str]:
     """Return the parts to measure, in their own order. Without `--only` these are the usual ones, or all.
 
-    Raises `SystemExit` with a line that names the parts, if one that is named is none of them.
+    Raises `SystemExit`, with a line that lists the parts, for an unknown part.
     """
     only, skip = (_names(text, option, parts) for option, text in (("--only", options.only), ("--skip", options.skip)))
     return [part for part in parts if part in (only or usual or parts) and part not in skip]

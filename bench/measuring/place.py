@@ -1,4 +1,4 @@
-"""Where a bench measures: the machine, and servers that are as durable as real ones."""
+"""The place of a bench: the machine, and servers with production durability."""
 
 import os
 import platform
@@ -12,12 +12,12 @@ from thresher.devstack.stack import Stack
 
 
 def durable_stack(settings: Mapping[str, str] | None = None, kafka: KafkaOptions | None = None) -> Stack:
-    """Return a stack whose Postgres waits for the disk, as it would for a user; `settings` are Postgres' own."""
+    """Return a stack whose Postgres waits for the disk, as in production; `settings` are Postgres settings."""
     return Stack(postgres=PostgresOptions(durable=True, settings=dict(settings or {})), kafka=kafka)
 
 
 def machine() -> dict[str, Any]:
-    """Return what figures depend on and a reader cannot guess."""
+    """Return the properties of the machine on which figures depend."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(_memory_bytes() / 1e9, 1),

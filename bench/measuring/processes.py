@@ -1,4 +1,4 @@
-"""What processes cost, as the kernel counts it."""
+"""The CPU time and memory of processes, as the kernel counts them."""
 
 import os
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def tree(root: int) -> list[int]:
-    """Return a process and everything below it."""
+    """Return a process and its descendants."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         fields = _stat(int(path.name))
@@ -21,17 +21,17 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_seconds(processes: Iterable[int]) -> float:
-    """Return the time that they have run so far; one that is gone counts nothing."""
+    """Return the CPU time of the processes so far; a process that is gone counts as 0."""
     return sum((int(fields[11]) + int(fields[12])) / _TICKS for each in processes if (fields := _stat(each)))
 
 
 def cpu_seconds_ever(root: int) -> float:
-    """Return the time that a process and everything below it has run so far, with children that have ended."""
+    """Return the CPU time of a process and its descendants so far, including children that have ended."""
     return sum(sum(map(int, fields[11:15])) / _TICKS for each in tree(root) if (fields := _stat(each)))
 
 
 def most_resident_mb(processes: Iterable[int]) -> float:
-    """Return the most memory that one of them ever held, of those that run a shard."""
+    """Return the highest peak memory among the processes that run a shard."""
     peaks = [0.0]
     for each in processes:
         try:

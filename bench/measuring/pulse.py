@@ -1,8 +1,8 @@
-"""How evenly the machine's processors run while something is measured on them.
+"""Detects stalls of the machine's processors during a measurement.
 
-A virtual machine's processors stand still or crawl for milliseconds, for reasons of their host's. A pulse is a piece of
-work that is always the same, done again and again on each processor before everything else there. Where it takes much
-longer than it usually does, nothing of ours was the cause; and whatever was under way took longer too.
+A virtual machine's processors may stop or slow down for milliseconds, because of their host. A pulse is a fixed piece
+of work that is repeated on each processor, at real-time priority. A pulse that takes much longer than usual shows that
+the processor stalled, through no fault of the measured program, whose work took longer too.
 """
 
 import os
@@ -15,27 +15,27 @@ from dataclasses import dataclass, field
 from bench.measuring.apart import Line, running
 
 _STEPS, _PAUSE_SECONDS, _PRIORITY = 1_500, 0.002, 50
-# So many times what it usually takes.
+# A pulse that takes this many times its usual time is a stall.
 _STALL = 3.0
-# In nanoseconds of the monotonic clock.
+# Begin and end, in nanoseconds of the monotonic clock.
 Span = tuple[int, int]
 
 
 @dataclass(slots=True)
 class Pulse:
-    """When some processor stalled. Without the right to come first there is no telling."""
+    """The stalls of all processors. Without the right to real-time priority they are not known."""
 
     known: bool = True
     stalls: list[Span] = field(default_factory=list)
 
     def stalled(self, begin: int, end: int) -> bool:
-        """Whether some processor stalled within this time."""
+        """Whether any processor stalled within this time."""
         return any(start <= end and stop >= begin for start, stop in self.stalls)
 
 
 @contextmanager
 def feeling() -> Iterator[Pulse]:
-    """Feel the pulse of every processor meanwhile; what was found is there at the end."""
+    """Measure the pulse of every processor while the context lasts; the stalls are known at its end."""
     pulse = Pulse()
     with ExitStack() as stack:
         lines = [stack.enter_context(running(_beat, each)) for each in sorted(os.sched_getaffinity(0))]
@@ -48,7 +48,7 @@ def feeling() -> Iterator[Pulse]:
 
 
 def stalls(beats: Sequence[Span]) -> list[Span]:
-    """Return those that took much longer than usual."""
+    """Return the pulses that took much longer than usual."""
     if not beats:
         return []
     usual = statistics.quantiles((stop - start for start, stop in beats), n=4)[0]

@@ -1,4 +1,4 @@
-"""How figures are told: a table for people, and on the last line one JSON object for programs."""
+"""Prints figures: a table for people, and on the last line one JSON object for programs."""
 
 import json
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ console = Console()
 
 
 def say(text: str) -> None:
-    """Print a line on the way."""
+    """Print a line of progress."""
     console.print(text, soft_wrap=True, highlight=False)
 
 
 def measured(name: str, value: float) -> None:
-    """Print a measurement on the way."""
+    """Print a measurement as progress."""
     say(f"{name}: {_shown(value)}")
 
 
 def report(
     title: str, figures: Mapping[str, float], *, wanted: Mapping[str, str], settings: Mapping[str, Any], note: str
 ) -> None:
-    """Print the figures beside their bounds, what they were measured with, and all of it as JSON."""
+    """Print the figures with their limits, the settings of the measurement, and all of it as JSON."""
     table = Table("figure", "value", "wanted", title=title)
     for name, value in figures.items():
         table.add_row(name, _shown(value), wanted.get(name, ""))
@@ -36,5 +36,5 @@ def report(
 
 
 def _shown(value: float) -> str:
-    """Return a figure with as many digits as mean something."""
+    """Return a figure with its significant digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3f}"

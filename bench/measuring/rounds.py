@@ -1,6 +1,6 @@
-"""Rounds of measurements: the sides in turns, and the middle of what was found.
+"""Rounds of measurements: the sides take turns, and the medians count.
 
-A machine changes while it is measured on. Sides that take turns meet the same changes; a median leaves outliers out.
+The speed of a machine changes during a bench. Sides that take turns meet the same changes; a median ignores outliers.
 """
 
 import statistics
@@ -20,9 +20,9 @@ def in_turns(
     warm: int = 0,
     tell: Callable[[str, T], None] = lambda _name, _found: None,
 ) -> dict[str, list[T]]:
-    """Measure every side once a round, each first in every other round; return what was found, by side.
+    """Measure every side once a round, in alternating order; return the measurements by side.
 
-    `warm` rounds before are not counted. `tell` is told each measurement that counts.
+    `warm` rounds before are not counted. `tell` is called for each measurement that counts.
     """
     found: dict[str, list[T]] = {name: [] for name in sides}
     with measuring((rounds + warm) * len(sides)) as begins:
@@ -42,5 +42,5 @@ def medians(found: Mapping[str, Sequence[float]]) -> Figures:
 
 
 def middle(rounds: Sequence[Mapping[str, float]]) -> Figures:
-    """Return the median of each figure over rounds that found several at once, such as ratios within a round."""
+    """Return the median of each figure over rounds with several figures, such as ratios within a round."""
     return {name: statistics.median(each[name] for each in rounds if name in each) for name in rounds[0]}

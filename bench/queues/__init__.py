@@ -1,1 +1,1 @@
-"""The sides of the bench of queues, each for a process of its own."""
+"""The programs that the queue bench compares, each in its own process."""

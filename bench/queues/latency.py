@@ -1,7 +1,7 @@
-"""How long a message takes from just before its `send` to its `receive`, when messages come at random times.
+"""The time of a message from just before its `send` to its `receive`, when messages come at random times.
 
-The floor is a plain loop with the same transaction: poll; begin, Start, flush, offsets, commit; only then is the
-message delivered. Both have the same sender, ack by an End that nobody waits for, and run on one monotonic clock.
+The floor is a plain loop with the same transaction: poll, begin, Start, flush, offsets, commit, and only then delivery.
+Both have the same sender, ack by an End without waiting for it, and use one monotonic clock.
 """
 
 import random
@@ -22,7 +22,7 @@ _NUMBER_BYTES = 8
 
 
 def p50_ms(place: Place, receiver: Callable[..., None], seconds: float, *arguments: object) -> float:
-    """Return the median way of the messages that were sent after the warm-up, in milliseconds."""
+    """Return the median latency of the messages that were sent after the warm-up, in milliseconds."""
     moments = arrivals(WARM_SECONDS + seconds)
     with (
         running(receive_first, place, len(moments), receiver, *arguments) as receiving,
@@ -37,7 +37,7 @@ def p50_ms(place: Place, receiver: Callable[..., None], seconds: float, *argumen
 
 
 def arrivals(seconds: float) -> list[float]:
-    """Return when to send each message, from the start: the same each time."""
+    """Return the time of each message, in seconds from the start: the same at each call."""
     draw = random.Random(1)
     moments: list[float] = []
     moment = draw.expovariate(PER_SECOND)
@@ -56,7 +56,7 @@ def number_of(payload: bytes) -> int:
 
 
 def send(place: Place, moments: Sequence[float], line: Line) -> None:
-    """Send each message at its time; tell when each `send` was called."""
+    """Send each message at its time; report when each `send` was called."""
     content = payloads(1)[0]
     sent: dict[int, int] = {}
     with place.service() as service, service.queue(QUEUE).producer() as producer:
@@ -105,7 +105,7 @@ def by_plain_loop(place: Place, arrived: Callable[[bytes], bool], learnt: Learnt
 def receive_first(
     place: Place, count: int, receiver: Callable[..., None], *arguments_and_line: object
 ) -> None:  # fmt: skip
-    """Note when each message arrives, once the receiver has had a first one; tell when all have."""
+    """After a first message, note when each message arrives; report the times when all have arrived."""
     *arguments, last = arguments_and_line
     line: Line = last
     times: dict[int, int] = {}

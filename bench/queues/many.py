@@ -1,7 +1,7 @@
-"""Many queues on one topic, of which a service consumes a few: how fast, and how many bytes each message takes.
+"""Many queues on one topic, a few of them consumed by a service: messages a second, and bytes fetched per message.
 
-Each consumer reads the whole topic and leaves other queues' records out. The clock starts when the last consumer is
-past its warm-up, and stops at the broker's answer for the last ack.
+Each consumer reads the whole topic and skips other queues' records. The clock starts when the last consumer has ended
+its warm-up, and stops at the broker's answer to the last ack.
 """
 
 import json
@@ -27,7 +27,7 @@ def queue_ids() -> list[bytes]:
 
 
 class Counting(KafkaClients):
-    """Clients that tell how many bytes of records they have fetched, over and over."""
+    """Clients that report the bytes of records that they have fetched, again and again."""
 
     def __init__(self) -> None:
         self._told = threading.Condition()
@@ -38,7 +38,7 @@ class Counting(KafkaClients):
         return super().consumer({**properties, "stats_cb": self._take})
 
     def bytes_now(self) -> int:
-        """Wait until every consumer has told once more, and return the sum."""
+        """Wait until every consumer has reported once more, and return the sum."""
         with self._told:
             self._new.clear()
             if not self._told.wait_for(lambda: len(self._new) == CONSUMED, PATIENCE_SECONDS):
@@ -54,7 +54,7 @@ class Counting(KafkaClients):
 
 
 def consume_few(place: Place, messages: int, line: Line) -> None:
-    """Consume ten queues of a thousand; tell messages a second, and bytes fetched for each."""
+    """Consume ten queues of a thousand; report messages a second, and bytes fetched per message."""
     line.send("ready")
     line.recv()
     clients = Counting()
@@ -72,7 +72,7 @@ def consume_few(place: Place, messages: int, line: Line) -> None:
 
 
 def receive(consumer: QueueConsumer, count: int) -> list[float]:
-    """Receive and ack so many messages; return when each came."""
+    """Receive and ack `count` messages; return the time of each."""
     times = []
     for _ in range(count):
         message = consumer.receive(PATIENCE_SECONDS)

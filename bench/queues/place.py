@@ -1,6 +1,6 @@
-"""Where the queues of a bench live: topics of their own for each measurement, and a backlog of messages in them.
+"""The place of a queue bench: new topics for each measurement, and a backlog of messages in them.
 
-Plain programs get the same properties as the service's clients: `learn` asks a running service for them.
+Plain programs use the same properties as the service's clients: `learn` takes them from a running service.
 """
 
 import random
@@ -22,7 +22,7 @@ from thresher.queue.topics import init_topics
 
 QUEUE = b"bench"
 PARTITIONS, PAYLOAD_BYTES = 4, 256
-# Of the messages of each side: they are received, or sent, before the clock starts.
+# The share of each side's messages that are received, or sent, before the clock starts.
 WARM_SHARE = 0.2
 PATIENCE_SECONDS = 300.0
 
@@ -36,13 +36,13 @@ class Place:
 
     @staticmethod
     def new(bootstrap: str) -> "Place":
-        """Make topics that nobody has written to."""
+        """Create empty topics."""
         place = Place(bootstrap=bootstrap, name=f"bench-{secrets.token_hex(4)}")
         init_topics(place.config(), partitions=PARTITIONS, marker_partitions=PARTITIONS)
         return place
 
     def config(self, **more: Any) -> QueueConfig:
-        """Return the defaults, for these topics."""
+        """Return the default configuration for these topics."""
         topics = {"message_topic": self.name, "marker_topic": f"{self.name}.markers"}
         return configured({"bootstrap_servers": self.bootstrap, **topics, **more})
 
@@ -51,7 +51,7 @@ class Place:
         return QueueService(self.config(**more), clients=clients)
 
     def fill(self, properties: Mapping[str, Any], messages: int, queues: Sequence[bytes] = (QUEUE,)) -> None:
-        """Send messages as a service's producer does, to the queues in turns, and wait for the broker."""
+        """Send messages as a service's producer does, to each queue in turn, and wait for the broker."""
         failed: list[KafkaError] = []
 
         def heard(error: KafkaError | None, _: Message) -> None:
@@ -70,13 +70,13 @@ class Place:
 
 
 def payloads(count: int = 1_000) -> list[bytes]:
-    """Return payloads that no compression makes smaller, the same each time."""
+    """Return payloads that cannot be compressed, the same at each call."""
     draw = random.Random(1)
     return [draw.randbytes(PAYLOAD_BYTES) for _ in range(count)]
 
 
 def checked(message: Message | None) -> Message:
-    """Return a message that a plain consumer has polled. Anything else ends the bench."""
+    """Return a message that a plain consumer has polled; raise if there is none, or an error."""
     if message is None:
         raise TimeoutError("no message came")
     if (error := message.error()) is not None:
@@ -85,7 +85,7 @@ def checked(message: Message | None) -> Message:
 
 
 def outcome(side: Callable[..., None], *arguments: Any) -> Any:
-    """Have a side measure in a process of its own, and return what it found."""
+    """Run a side in its own process, and return its result."""
     with running(side, *arguments) as line:
         line.send("go")
         if not line.poll(PATIENCE_SECONDS):
@@ -114,7 +114,7 @@ class _Noting(KafkaClients):
     complete: threading.Event = field(default_factory=threading.Event)
 
     def producer(self, properties: Mapping[str, Any]) -> Producer:
-        # Of two producers: the markers' has another partitioner.
+        # A service has two producers: the one for markers has another partitioner.
         if properties["partitioner"] == "random":
             self._note("producer", properties)
         return KafkaClients.producer(self, properties)
@@ -136,7 +136,7 @@ class _Noting(KafkaClients):
 
 
 def learn(bootstrap: str) -> Learnt:
-    """Have a service make its clients, and return their properties."""
+    """Let a service make its clients, and return their properties."""
     clients = _Noting()
     with Place.new(bootstrap).service(clients) as service, service.queue(QUEUE).consumer():
         service.queue(QUEUE).producer()

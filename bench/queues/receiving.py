@@ -1,7 +1,7 @@
-"""Receives and acks a backlog: through a service, one message at a time as kafka-mq-go does, and by a share group.
+"""Receives and acks a backlog: through a service, one message at a time as kafka-mq-go does, and with a share group.
 
-Each side counts from the end of its warm-up to the broker's answer for the last ack, in messages a second, and fails
-if a message came twice.
+Each side counts messages a second, from the end of its warm-up to the broker's answer to the last ack. It fails if a
+message comes twice.
 """
 
 import time
@@ -30,15 +30,15 @@ class Clock:
         self._ids: list[int] = []
 
     def tick(self, message_id: tuple[int, int]) -> bool:
-        """Take in a message that was received, and return whether there are more."""
-        # As a number: the garbage collector would look at a hundred thousand pairs again and again.
+        """Count a received message, and return whether there are more."""
+        # As a number: the garbage collector would scan a hundred thousand pairs again and again.
         self._ids.append(message_id[0] << 48 | message_id[1])
         if len(self._ids) == self._warm:
             self._began = time.perf_counter()
         return len(self._ids) < self._messages
 
     def rate(self) -> float:
-        """Return messages a second, now that the last ack was answered for."""
+        """Return messages a second. Called when the last ack is answered."""
         took = time.perf_counter() - self._began
         assert len(set(self._ids)) == self._messages, f"{len(self._ids) - len(set(self._ids))} messages came twice"
         return (self._messages - self._warm) / took
@@ -65,7 +65,7 @@ def one_by_one(place: Place, learnt: Learnt, messages: int, line: Line) -> None:
     """For each message: poll it, send its Start and wait, commit its offset and wait, send its End."""
     consumer = Consumer({**learnt.consumer, "group.id": f"plain-{place.name}", "auto.offset.reset": "earliest"})
     consumer.subscribe([place.name])
-    # It waits for each record: lingering would only slow it down.
+    # It waits for each record, so a linger time would only slow it down.
     producer = Producer({**learnt.producer, "partitioner": "murmur2_random", "linger.ms": 0})
     markers = place.config().marker_topic
     line.send("ready")
@@ -80,7 +80,7 @@ def one_by_one(place: Place, learnt: Learnt, messages: int, line: Line) -> None:
         send(producer, markers, start_of(message))
         consumer.commit(message=message, asynchronous=False)
         more = clock.tick(message_id)
-        # Nobody waits for it, as with the queue's own acks.
+        # It does not wait for the answer, like the queue's own acks.
         producer.produce(markers, encode(Marker(type=MarkerType.END, message_id=message_id)), QUEUE)
         producer.poll(0)
     producer.flush(PATIENCE_SECONDS)
@@ -90,7 +90,7 @@ def one_by_one(place: Place, learnt: Learnt, messages: int, line: Line) -> None:
 
 
 def by_share_group(place: Place, messages: int, line: Line) -> None:
-    """Acknowledge each message by itself; the client sends what was acknowledged with its next poll."""
+    """Acknowledge each message; the client sends the acknowledgements with its next poll."""
     group = f"share-{place.name}"
     begin_at_first(place.bootstrap, group)
     consumer = ShareConsumer(
@@ -116,10 +116,10 @@ def by_share_group(place: Place, messages: int, line: Line) -> None:
 
 
 def begin_at_first(bootstrap: str, group: str) -> None:
-    """Have a share group begin at the first record: it would begin behind the last."""
+    """Make a share group begin at the first record: by default it begins after the last."""
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
-    # A client that nobody holds is ended, and its answers with it.
+    # Without this reference, the client would be garbage-collected before its answers come.
     client = AdminClient({"bootstrap.servers": bootstrap})
     for answer in client.incremental_alter_configs([resource]).values():
         answer.result()
@@ -130,7 +130,7 @@ def id_of(message: Message) -> MessageId:
 
 
 def start_of(message: Message) -> Marker:
-    """Return a Start with the fields of a service's."""
+    """Return a Start with the same fields as a service's."""
     return Marker(
         type=MarkerType.START,
         message_id=id_of(message),
@@ -148,7 +148,7 @@ def bytes_of(message: Message) -> bytes:
 
 
 def send(producer: Producer, topic: str, marker: Marker) -> None:
-    """Send a marker, and wait for the broker."""
+    """Send a marker, and wait for the broker's answer."""
     failed: list[str] = []
     producer.produce(
         topic, encode(marker), QUEUE, on_delivery=lambda error, _: failed.append(error.str()) if error else None

@@ -1,7 +1,7 @@
-"""Sends messages without waiting for each: through a service, and by a bare producer with the same properties.
+"""Sends messages without waiting for each: through a service, and with a plain producer with the same properties.
 
-Both hear of every delivery, by a function that the client calls; the bare producer is served by a call of `poll` after
-each message, or by a thread. Each side counts messages a second from the end of its warm-up to the last delivery.
+Both get a callback for every delivery; for the plain producer, `poll` is called after each message, or by a thread.
+Each side counts messages a second from the end of its warm-up to the last delivery.
 """
 
 import threading
@@ -23,14 +23,14 @@ class Heard:
         self.failed: list[str] = []
 
     def sent(self, sent: Sent) -> None:
-        """Hear it of a service."""
+        """The callback of a service."""
         if (error := sent.exception()) is not None:
             self.failed.append(str(error))
         else:
             self.delivered += 1
 
     def report(self, error: KafkaError | None, _: Message) -> None:
-        """Hear it of a bare producer."""
+        """The callback of a plain producer."""
         if error is not None:
             self.failed.append(error.str())
         else:
@@ -96,7 +96,7 @@ def by_thread(place: Place, learnt: Learnt, messages: int, line: Line) -> None:
 def measure(
     send: Callable[[bytes], None], flush: Callable[[], bool], heard: Heard, messages: int, line: Line
 ) -> None:  # fmt: skip
-    """Send the warm-up and wait, then the messages; tell how many there were a second."""
+    """Send the warm-up and wait, then send the messages; report messages a second."""
     contents = payloads()
     line.send("ready")
     line.recv()

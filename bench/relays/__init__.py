@@ -1,1 +1,1 @@
-"""What `bench/relay.py` measures, one part a module."""
+"""The parts of `bench/relay.py`."""

@@ -1,9 +1,9 @@
-"""The ceiling: a plain program that copies rows from the table to the topic with no guarantee, as fast as it can.
+"""The ceiling: a plain program that copies rows from the table to the topic as fast as it can, without guarantees.
 
-One process a shard. Reading, sending and deleting overlap, each in a thread of its own, a batch apart; it reads behind
-the last row it read, never looks back for rows that commit late, and a crash would repeat rows. It cuts rows from Arrow
-and hands them over as the relay does, without a line of Python for each. Its batch size, the number of its processes
-and the order in which it reads are tuned, by trying neighbours of the best until none is better.
+One process per shard. Reading, sending and deleting overlap, each in its own thread, one batch apart. It reads after
+the last row that it read, misses rows that commit late, and would repeat rows after a crash. Like the relay, it takes
+rows from Arrow without Python code for each row. Its batch size, number of processes and reading order are tuned by
+trying neighbours of the best setting until none is better.
 """
 
 import multiprocessing
@@ -27,7 +27,7 @@ from thresher.delivery.columns import integers, lists, texts
 from thresher.relay.names import buckets_of
 
 CONTEXT = multiprocessing.get_context("spawn")
-# Of one process. With fewer, much is read before the rate is taken and sent after it: that is no rate.
+# Per process. With fewer batches, too many rows are read before the measured time and sent within it.
 _LEAST_BATCHES = 10
 _AT_ONCE = 1_000
 _OPTIONS = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off -c max_parallel_workers_per_gather=0"
@@ -35,12 +35,12 @@ _OPTIONS = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off -c max_par
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How the copiers work."""
+    """The settings of the copiers."""
 
     processes: int = 2
     batch_rows: int = 20_000
     overlapped: bool = True
-    # By age, which steps over the others' rows; or one bucket after another.
+    # By age, which skips the rows of other processes; or one bucket after another.
     by_age: bool = True
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Tuning:
         return f"{self.processes} processes, {self.batch_rows:,} rows a batch, {order}, {how}"
 
     def neighbours(self, rows: int) -> list["Tuning"]:
-        """Return what differs in one thing, and copies a backlog of so many rows in many batches."""
+        """Return the tunings that differ in one setting, and that fit a backlog of this many rows."""
         found = [
             replace(self, batch_rows=self.batch_rows * 2),
             replace(self, batch_rows=self.batch_rows // 2),
@@ -61,12 +61,12 @@ class Tuning:
         return [each for each in found if each.processes and each.fits(rows)]
 
     def fits(self, rows: int) -> bool:
-        """Whether it copies a backlog of so many rows in many batches."""
+        """Whether it copies a backlog of this many rows in enough batches."""
         return self.batch_rows * self.processes * _LEAST_BATCHES <= rows
 
 
 def tuned(rows: int, measure: Callable[[Tuning], float], say: Callable[[str], None]) -> Tuning:
-    """Return the best for a backlog of so many rows, from what mostly is on, and print every figure on the way."""
+    """Return the best tuning for a backlog of this many rows, starting from the default; print every figure."""
     best = Tuning()
     while not best.fits(rows):
         best = replace(best, batch_rows=best.batch_rows // 2)
@@ -89,7 +89,7 @@ def tuned(rows: int, measure: Callable[[Tuning], float], say: Callable[[str], No
 
 @contextmanager
 def copying(place: Place, topic: str, tuning: Tuning) -> Iterator[None]:
-    """Run the copiers meanwhile."""
+    """Run the copiers while the context lasts."""
     copiers = [
         CONTEXT.Process(
             target=copy, args=(place.bare(), topic, buckets_of(shard, tuning.processes), tuning), daemon=True
@@ -119,7 +119,7 @@ def copy(place: Place, topic: str, buckets: list[int], tuning: Tuning) -> None:
 
 
 class _Copier:
-    """Three steps, and what passes between them; nothing more comes behind None."""
+    """The three steps, and the queues between them; None is the end of a queue."""
 
     def __init__(self, place: Place, topic: str, buckets: list[int], tuning: Tuning) -> None:
         self._dsn = psycopg.conninfo.make_conninfo(place.dsn, options=_OPTIONS)
@@ -159,7 +159,7 @@ class _Copier:
                     repeat(0), pairs, strict=False,
                 ),
             )  # fmt: skip
-            # Other threads want their turn.
+            # Lets the other threads run.
             for _ in range(0, batch.num_rows, _AT_ONCE):
                 deque(islice(calls, _AT_ONCE), maxlen=0)
             if self._producer.flush(PATIENCE_SECONDS):

@@ -1,8 +1,8 @@
-"""How long a row takes from its commit to a reader of committed records, when rows come at random times, one by one.
+"""The time of a row from its commit to a reader of committed records, when single rows come at random times.
 
-The floor is one plain loop that looks every millisecond, publishes what is there in a transaction of Kafka, and deletes
-it. All on one machine and one monotonic clock. A row is hindered if a processor stalled within twice the median way
-behind its commit: a time of the same length for all, so that slow rows are not told apart by being slow.
+The floor is one plain loop that polls every millisecond, publishes the rows in a Kafka transaction, and deletes them.
+Everything runs on one machine with one monotonic clock. A row is hindered if a processor stalled within twice the
+median latency after its commit. That time is the same for all rows: slowness alone does not make a row hindered.
 """
 
 import random
@@ -29,14 +29,14 @@ Side = Callable[[str], AbstractContextManager[Any]]
 
 
 class Way(NamedTuple):
-    """A row's way from its commit to its arrival; hindered or not, or None where there is no telling."""
+    """A row's latency from its commit to its arrival; hindered or not, or None if stalls are not known."""
 
     milliseconds: float
     hindered: bool | None
 
 
 def latencies(place: Place, side: Side, seconds: float, up: Callable[[str], None] | None = None) -> list[Way]:
-    """Return the ways of rows that were committed after the warm-up.
+    """Return the latencies of rows that were committed after the warm-up.
 
     `up` waits until the side has published the first row, to this topic; by default, until the table is empty.
     """
@@ -76,7 +76,7 @@ def cuts(ways: Sequence[Way]) -> tuple[float, float, float]:
 
 
 def unhindered(ways: Sequence[Way], name: str) -> dict[str, float]:
-    """Return the figures of rows on whose way no processor stalled, and how many others there were."""
+    """Return the figures of rows without a stall of a processor, and the share of the others."""
     free = [way for way in ways if way.hindered is False]
     if len(free) < len(ways) // 2:
         return {}
@@ -90,13 +90,13 @@ def unhindered(ways: Sequence[Way], name: str) -> dict[str, float]:
 
 @contextmanager
 def polling(place: Place, topic: str) -> Iterator[None]:
-    """Run the floor meanwhile."""
+    """Run the floor while the context lasts."""
     with running(poll, place.bare(), topic):
         yield
 
 
 def poll(place: Place, topic: str, line: Line) -> None:
-    """Look every millisecond; publish what is there in a transaction of Kafka, then delete it."""
+    """Poll every millisecond; publish the rows in a Kafka transaction, then delete them."""
     producer = Producer({**place.client(), "transactional.id": f"floor-{topic}"})
     producer.init_transactions()
     head = f"SELECT id, {COLUMNS} FROM outbox WHERE dispatched_time IS NULL ORDER BY id LIMIT 100"  # noqa: S608
@@ -117,7 +117,7 @@ def poll(place: Place, topic: str, line: Line) -> None:
 
 
 def arrivals(seconds: float) -> list[tuple[float, str]]:
-    """Return when to commit a row, from the start, and its key: the same each time."""
+    """Return the commit time of each row, in seconds from the start, and its key: the same at each call."""
     draw = random.Random(1)
     times: list[tuple[float, str]] = []
     moment = draw.expovariate(PER_SECOND)
@@ -128,7 +128,7 @@ def arrivals(seconds: float) -> list[tuple[float, str]]:
 
 
 def write(place: Place, topic: str, writer: int, rows: Sequence[tuple[float, str]], line: Line) -> None:
-    """Commit each row at its time; tell when each commit returned."""
+    """Commit each row at its time; report when each commit returned."""
     plan = Plan(
         dsn=place.dsn, records=1, keys=KEYS, topic=topic, value_bytes=VALUE_BYTES, run="latency", shape=place.shape
     )
@@ -148,7 +148,7 @@ def write(place: Place, topic: str, writer: int, rows: Sequence[tuple[float, str
 
 
 def read(place: Place, topic: str, count: int, line: Line) -> None:
-    """Note when each record arrives at a reader of committed records; tell when all have."""
+    """Read committed records and note when each arrives; report the times when all have arrived."""
     consumer = Consumer(
         {
             "bootstrap.servers": place.bootstrap,

@@ -1,4 +1,4 @@
-"""Where a bench runs: servers, backlogs of rows, and what a reader of committed records could have read of them."""
+"""The place of a relay bench: servers, backlogs of rows, and the rate at which rows become readable."""
 
 import secrets
 import time
@@ -25,7 +25,7 @@ COLUMNS = "kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One database and one broker, and what all sides are told."""
+    """One database and one broker, with the settings that all sides share."""
 
     stack: Stack
     dsn: str
@@ -35,18 +35,18 @@ class Place:
 
     @staticmethod
     def of(stack: Stack, producer: dict[str, Any], shape: Shape = Shape.THRESHER) -> "Place":
-        """Return a place with a database of its own, and its empty outbox."""
+        """Return a place with a new database and an empty outbox."""
         dsn = stack.postgres.create_database(f"bench_{secrets.token_hex(4)}")
         with psycopg.connect(dsn) as connection:
             create_schema(connection, OUTBOX, shape)
         return Place(stack=stack, dsn=dsn, bootstrap=stack.kafka.bootstrap, producer=producer, shape=shape)
 
     def client(self) -> dict[str, Any]:
-        """Return what a plain producer is told: as safe as the relay's on the wire, without transactions."""
+        """Return a plain producer's properties: idempotent with all acks, like the relay's, without transactions."""
         return {"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, **self.producer}
 
     def bare(self) -> "Place":
-        """Return the same for another process, which has no use for the stack."""
+        """Return the same place for another process, without the stack, which cannot be passed on."""
         return replace(self, stack=None)  # type: ignore[arg-type]
 
     def execute(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
@@ -56,20 +56,20 @@ class Place:
             return cursor.fetchall() if cursor.description else []
 
     def new_name(self) -> str:
-        """Return a name for a relay that has neither progress nor a term; those before it are forgotten."""
+        """Return a name for a relay without progress or term; the control rows of earlier relays are dropped."""
         self.execute("DROP TABLE IF EXISTS thresher_relay")
         self.execute("DROP TABLE IF EXISTS outbox_lock")
         return f"bench-{secrets.token_hex(4)}"
 
     def new_topics(self, count: int = 1) -> list[str]:
-        """Make topics that nobody has written to."""
+        """Create empty topics."""
         names = [f"bench-{secrets.token_hex(4)}" for _ in range(count)]
         for name in names:
             Admin(self.bootstrap).create_topic(name, partitions=PARTITIONS)
         return names
 
     def prepare(self, rows: int, value_bytes: int = VALUE_BYTES) -> str:
-        """Have the pump write rows, and put them aside; return the table they are in."""
+        """Let the pump write rows, and copy them to another table; return its name."""
         aside = f"rows_{value_bytes}"
         self.execute("TRUNCATE outbox RESTART IDENTITY")
         plan = Plan(
@@ -82,7 +82,7 @@ class Place:
         return aside
 
     def fill(self, aside: str, topics: Sequence[str], *, rows: int, key: str | None = None, empty: bool = True) -> None:
-        """Make the outbox a fresh backlog of rows put aside, as if long written; with a key, all have that one."""
+        """Fill the outbox with prepared rows, vacuumed and checkpointed; with `key`, all rows have that key."""
         if empty:
             self.execute("TRUNCATE outbox RESTART IDENTITY")
         ((count,),) = self.execute(f"SELECT count(*) FROM {aside}")  # noqa: S608
@@ -97,7 +97,7 @@ class Place:
         self.execute("CHECKPOINT")
 
     def drained(self) -> None:
-        """Wait until the table is empty: what was published last is settled."""
+        """Wait until the table is empty: the last published rows are settled."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.execute("SELECT 1 FROM outbox LIMIT 1"):
             if time.monotonic() > deadline:
@@ -107,7 +107,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """How many rows a second became readable, and what was sampled at both ends of that time."""
+    """Rows a second that became readable, and the samples at both ends of that time."""
 
     per_second: float
     rows: int
@@ -116,11 +116,11 @@ class Watched:
 
 
 class TooFewRows(RuntimeError):  # noqa: N818
-    """A backlog was gone before its rate could be taken."""
+    """A backlog was published before its rate could be measured."""
 
 
 def without_markers(place: Place, topics: Sequence[str], rows: int, watched: Watched) -> Watched:
-    """Return a rate as that of rows alone, once all are there: of many topics, or of large rows, markers are many."""
+    """Return a rate of rows alone, once all are there: many topics, or large rows, have many transaction markers."""
     client = AdminClient({"bootstrap.servers": place.bootstrap})
     share = rows / sum(readable(client, topics))
     return replace(watched, per_second=watched.per_second * share)
@@ -129,14 +129,14 @@ def without_markers(place: Place, topics: Sequence[str], rows: int, watched: Wat
 def readable(
     client: AdminClient, topics: Sequence[str], level: IsolationLevel = IsolationLevel.READ_COMMITTED
 ) -> Iterator[int]:
-    """Return the offsets behind what can be read, of each partition."""
+    """Return the end offset of each partition at this isolation level."""
     places = {TopicPartition(topic, part): OffsetSpec.latest() for topic in topics for part in range(PARTITIONS)}
     answers = client.list_offsets(places, isolation_level=level, request_timeout=10)
     return (answer.result().offset for answer in answers.values())
 
 
 def tally(place: Place, topics: Sequence[str], rows: int, *, warm_share: float = WARM_SHARE) -> Watched:
-    """Watch rows become readable by reading them: where a transaction carries one row, offsets say twice as much."""
+    """Measure by reading the rows: with one row per transaction, half of the offsets would be transaction markers."""
     consumer = Consumer(
         {
             "bootstrap.servers": place.bootstrap,
@@ -173,9 +173,9 @@ def watch(
     committed: bool = True,
     sample: Callable[[], Any] = lambda: None,
 ) -> Watched:
-    """Watch rows become readable, from the end of the warm-up to the last one.
+    """Measure the rate at which rows become readable, from the end of the warm-up to the last row.
 
-    Offsets also count the markers that end transactions: a few for each ten thousand rows, or see `without_markers`.
+    Offsets also count transaction markers: a few for each ten thousand rows. For more, see `without_markers`.
     """
     client = AdminClient({"bootstrap.servers": place.bootstrap})
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED

@@ -1,4 +1,4 @@
-"""The programs that are measured: the relay, as a user starts it, and goharvest's `reaper` where there is one."""
+"""The measured programs: the relay, as a user starts it, and goharvest's `reaper` if it is given."""
 
 import secrets
 import signal
@@ -22,7 +22,7 @@ SHARDS = 2
 
 @contextmanager
 def relay(place: Place, *more: str, shards: int = SHARDS, delivery: Delivery = Delivery.EXACTLY_ONCE) -> Iterator[int]:
-    """Run a relay meanwhile, under a new name and with these flags besides; yield its process."""
+    """Run a relay while the context lasts, under a new name and with these additional flags; yield its process."""
     command = [
         sys.executable, "-m", "thresher", "run", "--name", place.new_name(), "--ds", place.dsn,
         "--bootstrap", place.bootstrap, "--shards", str(shards), "--shape", place.shape.value,
@@ -36,8 +36,8 @@ def relay(place: Place, *more: str, shards: int = SHARDS, delivery: Delivery = D
 
 @contextmanager
 def reaper(place: Place, binary: Path) -> Iterator[int]:
-    """Run goharvest meanwhile, with its defaults."""
-    # It handles no signal.
+    """Run goharvest while the context lasts, with its defaults."""
+    # goharvest handles no signal.
     with reaper_command(place, binary) as command, program(command, signal.SIGKILL) as process:
         yield process
 
@@ -63,7 +63,7 @@ def reaper_command(place: Place, binary: Path) -> Iterator[list[str]]:
 
 @contextmanager
 def program(command: list[str], ending: signal.Signals) -> Iterator[int]:
-    """Run a program meanwhile, and end it by a signal; yield its process. Raises if it ended before."""
+    """Run a program while the context lasts, and end it by a signal; yield its process. Raises if it ended before."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, stdout=said, stderr=said)
         try:

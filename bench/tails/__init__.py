@@ -1,1 +1,1 @@
-"""What `bench/tail.py` measures, one part a module."""
+"""The parts of `bench/tail.py`."""

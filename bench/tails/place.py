@@ -1,4 +1,4 @@
-"""Where a tail is measured: a slot that keeps what the pump writes, and the tail that reads it, as a user starts it."""
+"""The place of a tail bench: a slot that keeps the rows of the pump, and a tail that reads it, as a user starts it."""
 
 import secrets
 import signal
@@ -27,7 +27,7 @@ _FREE_SECONDS = 20.0
 
 @contextmanager
 def slot(place: Place, via: Via) -> Iterator[str]:
-    """Have a slot meanwhile: the log is kept from here on. There is no other on the server to be decoded for."""
+    """Create a slot while the context lasts: the log is kept from here on. It is the server's only slot."""
     name = f"bench_{secrets.token_hex(4)}"
     table = TableName(table=OUTBOX.table, schema="public")
     source = TableSource(table=table) if via == "table" else LogSource(outbox=OUTBOX)
@@ -40,7 +40,7 @@ def slot(place: Place, via: Via) -> Iterator[str]:
 
 
 def write(place: Place, topic: str, rows: int, *, via: Via, slot: str) -> None:
-    """Have the pump write rows for a topic, in transactions of a thousand; the table holds these alone."""
+    """Let the pump write rows for a topic, in transactions of a thousand, to an empty table."""
     place.execute("TRUNCATE outbox RESTART IDENTITY")
     plan = Plan(
         dsn=place.dsn, records=rows, keys=KEYS, topic=topic, value_bytes=VALUE_BYTES, writers=_WRITERS,
@@ -48,14 +48,14 @@ def write(place: Place, topic: str, rows: int, *, via: Via, slot: str) -> None:
         slot=slot if via == "log" else None,
     )  # fmt: skip
     Fleet(plan).run()
-    # As before a relay: what writers left to do is not the tail's.
+    # As before a relay's run: work that the writers left to the server must not count as the tail's.
     place.execute("VACUUM ANALYZE outbox")
     place.execute("CHECKPOINT")
 
 
 @contextmanager
 def tail(place: Place, slot: str, *more: str, via: Via = "table") -> Iterator[int]:
-    """Run a tail meanwhile, under a new name and with these flags besides; yield its process."""
+    """Run a tail while the context lasts, under a new name and with these additional flags; yield its process."""
     command = [
         sys.executable, "-m", "thresher", "tail", "run", "--name", place.new_name(), "--ds", place.dsn, "--slot", slot,
         "--bootstrap", place.bootstrap, "--via", via, "--shape", place.shape.value, *more,
@@ -67,7 +67,7 @@ def tail(place: Place, slot: str, *more: str, via: Via = "table") -> Iterator[in
 
 
 def drained(place: Place) -> None:
-    """Wait until the table is empty, without using the database much: its time may be measured meanwhile."""
+    """Wait until the table is empty, with few queries, because the database's CPU time is measured meanwhile."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     with psycopg.connect(place.dsn, autocommit=True) as connection:
         while connection.execute("SELECT 1 FROM outbox ORDER BY id LIMIT 1").fetchone():
@@ -87,13 +87,13 @@ def arrived(place: Place, topic: str) -> None:
 
 
 def table_bytes(place: Place) -> int:
-    """Return what the outbox table takes, with its indexes."""
+    """Return the size of the outbox table, with its indexes."""
     ((size,),) = place.execute("SELECT pg_total_relation_size('outbox')")
     return int(size)
 
 
 def _drop(place: Place, name: str) -> None:
-    """Drop the slot and its publication. The server lets go of the slot a moment after its reader has ended."""
+    """Drop the slot and its publication. The server frees the slot a moment after its reader has ended."""
     deadline = time.monotonic() + _FREE_SECONDS
     while True:
         try:

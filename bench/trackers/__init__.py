@@ -1,1 +1,1 @@
-"""What `bench/tracker.py` measures with."""
+"""The parts of `bench/tracker.py`."""

@@ -1,4 +1,4 @@
-"""A pair of topics with markers, and what a tracker of them tells."""
+"""A message topic and a marker topic, and a tracker of them with its status page."""
 
 import json
 import subprocess
@@ -29,13 +29,13 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class MarkerPlace:
-    """Topics of their own, with one partition each."""
+    """A message topic and a marker topic, with one partition each."""
 
     config: QueueConfig
 
     @classmethod
     def new(cls, bootstrap: str) -> "MarkerPlace":
-        """Make them."""
+        """Create the topics."""
         name = uuid.uuid4().hex[:8]
         keys = {"bootstrap-servers": bootstrap, "message-topic": f"{name}-messages", "marker-topic": f"{name}-markers"}
         config = configured(keys)
@@ -43,11 +43,11 @@ class MarkerPlace:
         return cls(config)
 
     def start(self, messages: int, *, first: int = 0) -> None:
-        """Write Starts of so many messages, which nobody ends."""
+        """Write Starts of this many messages, without Ends."""
         self._write((start_of(number) for number in range(first, first + messages)), messages)
 
     def pass_through(self, messages: int, *, first: int) -> None:
-        """Write Starts and Ends of so many messages, a few hundred between the two, as busy consumers do."""
+        """Write Starts and Ends of this many messages, a few hundred in progress at a time, as busy consumers do."""
         ahead = 500
 
         def markers() -> Any:
@@ -117,15 +117,15 @@ class TrackerProgram:
         return Path(self._said.name).read_text(errors="replace")
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Wait, as long as it runs."""
+        """Wait for a condition while the program runs."""
         deadline = time.monotonic() + UP_SECONDS
         while not condition():
             if time.monotonic() > deadline or self.process.poll() is not None:
-                raise TimeoutError(f"it did not come so far: {self.said()[-3000:]}")
+                raise TimeoutError(f"the program did not get this far: {self.said()[-3000:]}")
             time.sleep(_LOOK_SECONDS)
 
     def status(self) -> dict[str, Any]:
-        """Return its page; empty before it has one."""
+        """Return its status page; empty before it has one."""
         try:
             with urllib.request.urlopen(f"http://{self.at}/status", timeout=10) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -134,11 +134,11 @@ class TrackerProgram:
         return found
 
     def markers(self) -> int:
-        """Return how many markers it has taken in."""
+        """Return the number of markers that it has read."""
         found = self.status()
         return int(found.get("started", 0)) + int(found.get("ended", 0))
 
     @property
     def is_tracking(self) -> bool:
-        """Whether it has read everything that was there when it took over."""
+        """Whether it has read all markers that were there when it took over."""
         return "is tracking" in self.said()

@@ -1,4 +1,4 @@
-"""The sides: a tracker and a bare loop over the same markers, messages in progress, redelivery, and a take-over."""
+"""The measurements: a tracker and a plain loop over the same markers, rebuild, redelivery, and take-over."""
 
 import multiprocessing
 import statistics
@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from bench.trackers.place import PAYLOAD_BYTES, QUEUE, UP_SECONDS, MarkerPlace, TrackerProgram, start_of
 
-# What is read before it counts, and what is left after.
+# Rates count from the first share of the markers to the second.
 WARM_SHARE, LAST_SHARE = 0.1, 0.9
 REDELIVER_MS = 1_000
 
 
 def rate_of(seen: Any, first: int, count: int) -> float:
-    """Return markers a second, from the tenth to the ninth tenth of `count` markers behind the first ones."""
+    """Return markers a second, between 10 % and 90 % of `count` markers after the first `first` ones."""
     began: tuple[float, int] | None = None
     last: tuple[float, int] | None = None
     while last is None or last[1] < first + LAST_SHARE * count:
@@ -35,9 +35,9 @@ def rate_of(seen: Any, first: int, count: int) -> float:
 
 
 def tracked(place: MarkerPlace, held: int, messages: int, *, memory_mb: int = 2_048) -> tuple[float, dict[str, Any]]:
-    """Have a tracker that decides read markers as they are written; return their rate, and its page at the end.
+    """Let a tracker read markers as they are written; return their rate, and its status page at the end.
 
-    So many messages are in progress before. The writer is faster than the tracker, and a process of its own.
+    `held` messages are in progress before. The writer is another process, and faster than the tracker.
     """
     place.start(held)
     with TrackerProgram(place.config, election="none", memory_mb=memory_mb) as tracker:
@@ -45,14 +45,14 @@ def tracked(place: MarkerPlace, held: int, messages: int, *, memory_mb: int = 2_
         with _writing(place, held, messages):
             rate = rate_of(tracker.markers, held, 2 * messages)
         tracker.until(lambda: tracker.markers() >= held + 2 * messages)
-        # Its figures come with the next beats.
+        # Its figures come with the next heartbeats.
         time.sleep(2.5)
         return rate, tracker.status()
 
 
 @contextmanager
 def _writing(place: MarkerPlace, first: int, messages: int) -> Iterator[None]:
-    """Start and end so many messages meanwhile."""
+    """Start and end this many messages, in another process, while the context lasts."""
     writer = multiprocessing.get_context("spawn").Process(target=_write, args=(place, first, messages))
     writer.start()
     try:
@@ -67,7 +67,7 @@ def _write(place: MarkerPlace, first: int, messages: int) -> None:
 
 
 def bare(place: MarkerPlace, messages: int) -> float:
-    """Return markers a second of a loop that does nothing with them, as they are written."""
+    """Return markers a second of a loop that only reads them, as they are written."""
     consumer = Consumer(
         {
             **place.config.clients,
@@ -92,7 +92,7 @@ def bare(place: MarkerPlace, messages: int) -> float:
 
 
 def rebuild_seconds(place: MarkerPlace, *, memory_mb: int) -> float:
-    """Return how long a tracker takes from its take-over until it decides."""
+    """Return the time of a tracker from its take-over until it decides."""
     with TrackerProgram(place.config, election="none", memory_mb=memory_mb) as tracker:
         tracker.until(lambda: "is running" in tracker.said())
         began = time.monotonic()
@@ -101,7 +101,7 @@ def rebuild_seconds(place: MarkerPlace, *, memory_mb: int) -> float:
 
 
 def redelivery_ms(place: MarkerPlace, messages: int, per_second: float) -> tuple[float, float]:
-    """Return p50 and p99 of how long after its deadline a message is in the message topic."""
+    """Return p50 and p99 of the time from a message's deadline until it is in the message topic."""
     deadlines: dict[int, int] = {}
     arrived: dict[int, float] = {}
     over = threading.Event()
@@ -140,7 +140,7 @@ def redelivery_ms(place: MarkerPlace, messages: int, per_second: float) -> tuple
 
 
 def take_over_seconds(place: MarkerPlace) -> float:
-    """Return how long after a kill -9 of the leader its standby tracks, with nothing in progress."""
+    """Return the time from a kill -9 of the leader until its standby tracks, with no message in progress."""
     with TrackerProgram(place.config) as one, TrackerProgram(place.config) as other:
         one.until(lambda: one.is_tracking or other.is_tracking)
         leader, standby = (one, other) if one.is_tracking else (other, one)

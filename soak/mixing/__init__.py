@@ -1,1 +1,1 @@
-"""What random soaks share."""
+"""The parts that random soaks share."""

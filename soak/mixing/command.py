@@ -11,7 +11,7 @@ from tests.faults.fault_schedule import Kinds
 from tests.faults.mixed_run import MixedRun
 from tests.faults.subject import MixedSubject
 
-# What a run is left alone for in its end: faults that last are healed by then.
+# The last seconds of a run without new faults: lasting faults are healed by then.
 CALM_SECONDS = 10.0
 
 
@@ -27,9 +27,9 @@ def soak(
     everything: bool = False,
     more: Callable[[], Mapping[str, Any]] = dict,
 ) -> int:
-    """Run it, print everything, and return the exit code.
+    """Run the soak, print its schedule, progress and verdict, and return the exit code.
 
-    `figures` says how much there was of what the verdict is about, and `more` what else the last line is to say.
+    `figures` returns the counts of the verdict, and `more` further fields of the last line.
     """
     seconds = minutes * 60
     faults = list(fault_schedule.schedule(seed, seconds - CALM_SECONDS, kinds))

@@ -9,7 +9,7 @@ from tests.processes import open_directory
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """A place for kept stacks that the test has for itself."""
+    """A directory for the kept stacks of one test."""
     directory = open_directory()
     yield directory
     shutil.rmtree(directory)

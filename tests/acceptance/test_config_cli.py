@@ -1,4 +1,4 @@
-"""`thresher config`, and what a relay that is told wrong says: all of what is wrong, and no secret."""
+"""`thresher config`, and the errors of a misconfigured relay: they name every mistake and show no secret."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def thresher(*arguments: str, cwd: Path | None = None, **variables: str) -> "sub
     return answer
 
 
-def test_a_file_of_goharvests_is_checked_and_printed_as_ours(tmp_path: Path) -> None:
+def test_a_goharvest_file_is_checked_and_printed_as_ours(tmp_path: Path) -> None:
     path = tmp_path / "reaper.yaml"
     path.write_text(REAPER)
     checked = thresher("config", "check", "-c", str(path))
@@ -66,7 +66,7 @@ def test_a_file_of_goharvests_is_checked_and_printed_as_ours(tmp_path: Path) -> 
     assert ours == json.loads(thresher("config", "print", "--json", "-c", str(path)).stdout), "it is a file of ours"
 
 
-def test_all_that_is_wrong_is_in_one_report(tmp_path: Path) -> None:
+def test_one_report_holds_every_mistake_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     path.write_text(f"shard: 3\nsettle: burn\ndata_source: postgresql://u:{SECRET}@db:x/y\nkafka: {{acks: 1}}\n")
     for command in (["config", "check"], ["run"]):
@@ -103,7 +103,7 @@ def test_a_check_imports_the_functions_and_says_where_it_looked(tmp_path: Path) 
     assert [problem["key"] for problem in told["problems"]] == ["transform", "transform", "THRESHER_SHARD"]
 
 
-def test_a_check_imports_functions_whatever_else_is_wrong(tmp_path: Path) -> None:
+def test_a_check_imports_functions_despite_other_mistakes(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text("print('imported')\n\ndef no_drafts(batch):\n    return batch\n")
     path = tmp_path / "relay.yaml"
     path.write_text("shards: true\nkafka: nonsense\ntransform: [nowhere, 'noisy:some_drafts', 'orders_relai:f']\n")
@@ -121,7 +121,7 @@ def test_a_check_imports_functions_whatever_else_is_wrong(tmp_path: Path) -> Non
         assert expected in problems
 
 
-def test_an_unimportable_transform_ends_a_run_with_two(tmp_path: Path) -> None:
+def test_an_unimportable_transform_ends_a_run_with_exit_code_2(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     path.write_text(
         "name: orders\ndata_source: host=db\nkafka: {bootstrap.servers: k:1}\nstatus: off\ntransform: orders_relai:f\n"
@@ -159,7 +159,7 @@ def test_files_of_tails_and_captures_are_checked_too(tmp_path: Path, monkeypatch
         check(path, Pipeline.TAIL)
 
 
-def test_a_program_that_is_told_wrong_says_so_as_the_command_does(tmp_path: Path) -> None:
+def test_a_misconfigured_program_reports_the_same_mistakes_as_the_command(tmp_path: Path) -> None:
     source = (PAGE.parents[1] / "examples" / "basic.py").read_text()
     wrong = source.replace('outbox="outbox",', 'outbox="shop.outbox", shards="many", transforms="nonsense",')
     (tmp_path / "program.py").write_text(wrong)
@@ -177,7 +177,7 @@ def test_a_program_that_is_told_wrong_says_so_as_the_command_does(tmp_path: Path
     assert SECRET not in answer.stderr
 
 
-def test_every_command_tells_of_a_misspelt_variable() -> None:
+def test_every_command_names_a_misspelt_environment_variable() -> None:
     answer = thresher("schema", "print", THRESHER_OUTBX="orders")
     assert answer.returncode == 0
     assert answer.stderr == "THRESHER_OUTBX is not read, did you mean 'THRESHER_OUTBOX'?\n"
@@ -204,7 +204,7 @@ def test_no_log_of_a_relay_in_trouble_shows_a_secret(stack: Stack, tmp_path: Pat
         relay.wait()
     assert SECRET not in log.read_text()
     if log_format == "json":
-        # All of them, also those of Spark, of the client's debugging, and the last.
+        # Every line: also Spark's, the client's debug output, and the last one.
         assert [json.loads(line)["level"] for line in log.read_text().splitlines()]
 
 
@@ -232,7 +232,7 @@ def test_a_password_that_is_refused_is_not_shown(stack: Stack, dsn: str, tmp_pat
         assert (last["level"], why in last["message"]) == ("error", True), last
 
 
-def test_the_pages_program_runs(tmp_path: Path) -> None:
+def test_the_documented_program_runs(tmp_path: Path) -> None:
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "relay.yaml").write_text(REAPER)
     program += "logging.getLogger(__name__).warning('it is %s', loaded.settings.kafka)\n"

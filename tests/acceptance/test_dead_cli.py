@@ -1,4 +1,4 @@
-"""`thresher dead` on a real database: at 80 columns, with kinds that there are, and with a question before all goes."""
+"""`thresher dead` on a real database: tables at 80 columns, known kinds only, a question before rows are dropped."""
 
 import json
 import os
@@ -27,7 +27,7 @@ ROWS = [
 
 @pytest.fixture
 def outbox(connection: psycopg.Connection[Any], dsn: str) -> str:
-    """A database with three rows that were set aside."""
+    """A database with three dead rows."""
     name = TableName(table="outbox")
     create_schema(connection, name)
     for statement in companions(name, Shape.THRESHER):
@@ -51,7 +51,7 @@ def dead(dsn: str | None, *arguments: str, stdin: int = subprocess.DEVNULL) -> "
 
 
 def answered(dsn: str, answer: bytes, *chosen: str) -> "subprocess.CompletedProcess[str]":
-    """Drop rows on a terminal, and answer what is asked."""
+    """Drop rows on a terminal, and answer the question."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, answer)
@@ -80,7 +80,7 @@ def test_a_list_at_80_columns_has_one_line_a_row(outbox: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["list", "replay", "drop"])
-def test_an_unknown_kind_is_an_error_with_the_known_ones(outbox: str, command: str) -> None:
+def test_an_unknown_kind_is_refused_with_the_known_kinds(outbox: str, command: str) -> None:
     answer = dead(outbox, command, "--kind", "nonsense")
     assert (answer.returncode, answer.stdout, left(outbox)) == (2, "", 3)
     assert "--kind 'nonsense': there is no such kind" in answer.stderr
@@ -108,7 +108,7 @@ def test_dropping_by_topic_or_kind_needs_a_yes(outbox: str, chosen: tuple[str, s
     assert (agreed.returncode, agreed.stdout, left(outbox)) == (0, "1 row was dropped\n", 2)
 
 
-def test_rows_that_are_named_by_ids_are_dropped_unasked(outbox: str) -> None:
+def test_rows_named_by_id_are_dropped_without_a_question(outbox: str) -> None:
     answer = dead(outbox, "drop", "1", "2")
     assert (answer.returncode, answer.stdout, left(outbox)) == (0, "2 rows were dropped\n", 1)
 
@@ -127,7 +127,7 @@ def test_the_file_of_a_relay_or_tail_names_the_outbox(outbox: str, more: dict[st
     assert (refused.returncode, "nonsense: there is no such key" in refused.stderr) == (2, True), refused.stderr
 
 
-def test_a_long_value_is_cut_for_people_and_whole_for_scripts(outbox: str, connection: psycopg.Connection[Any]) -> None:
+def test_a_long_value_is_cut_except_in_json(outbox: str, connection: psycopg.Connection[Any]) -> None:
     connection.execute(
         "UPDATE outbox_dead SET kafka_value = convert_to(repeat('v', 2000000), 'UTF8'), "
         "kafka_header_keys = '{a,b}', kafka_header_values = '{x}' WHERE id = 1"
@@ -149,7 +149,9 @@ def test_a_script_drops_all_with_yes(outbox: str) -> None:
     assert (answer.returncode, answer.stdout, left(outbox)) == (0, "3 rows were dropped\n", 0)
 
 
-def test_missing_rights_and_passwords_need_somebody_to_act(outbox: str, connection: psycopg.Connection[Any]) -> None:
+def test_missing_rights_and_wrong_passwords_exit_4_with_a_hint(
+    outbox: str, connection: psycopg.Connection[Any]
+) -> None:
     connection.execute("DROP ROLE IF EXISTS dead_reader")
     connection.execute("CREATE ROLE dead_reader LOGIN PASSWORD 'x'")
     connection.commit()

@@ -1,4 +1,4 @@
-"""The programs in `examples/` that hold a harvest, run as they stand, all at once; `sasl_ssl.py` has its own test."""
+"""The programs in `examples/` with a harvest, run unchanged and all at once; `sasl_ssl.py` has its own test."""
 
 import json
 import re
@@ -19,13 +19,13 @@ from thresher.outbox import Message
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS = 50
-# Seen, on a machine with a load of six for each of its cores: 31 to 49 s for all of it.
+# Seen: 31 to 49 s for the whole test, on a machine with a load of six per core.
 UP_SECONDS, DOWN_SECONDS = 120.0, 60.0
 
 
 @dataclass
 class Program:
-    """An example that runs, on the outbox that it names."""
+    """A running example, and the outbox that it names."""
 
     process: subprocess.Popen[bytes]
     place: Place
@@ -36,11 +36,11 @@ class Program:
         return f"{self.process.args!r}: {self.out.read_text()}{self.err.read_text()}"
 
     def disturbed(self) -> bool:
-        """Whether a shard had to start over, as where a commit took long, or the lease was lost and taken again."""
+        """Whether a shard had to start over: a commit took long, or the lease was lost and taken again."""
         return "backing off" in self.err.read_text() or self.out.read_text().count("leads, as ") > 1
 
     def relayed(self) -> bool:
-        """Whether it told of all rows. Of those that a disturbance left in doubt some are recovered, not relayed."""
+        """Whether it reported all rows. After a disturbance, some rows count as recovered, not as relayed."""
         told = re.findall(r"relayed (\d+) records", self.out.read_text())
         return str(ROWS) in told or (bool(told) and self.disturbed())
 
@@ -66,17 +66,15 @@ def running(example: str, place: Place, directory: Path, directory_of_program: P
 
 @pytest.fixture
 def places(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[dict[str, Place]]:
-    """The outbox that each example names, all in one database: they do not collide."""
+    """The outbox of each example, all in one database: their names differ."""
     tables = {"basic": "outbox", "own_logging": "payments_outbox", "event_handler": "parcels_outbox"}
     made = {name: Place(stack, dsn, f"{topic_prefix}{name}-", table=table) for name, table in tables.items()}
     yield made
-    # The programs have names of their own, so their topics are not under the test's prefix.
+    # The programs name their own topics, without the test's prefix.
     made["basic"].admin.delete_topics([f"{name}.progress" for name in ("orders", "payments", "parcels")])
 
 
-def test_the_programs_relay_tell_what_they_do_and_end_well_when_told_to(
-    places: dict[str, Place], tmp_path: Path
-) -> None:
+def test_example_programs_relay_report_and_stop_cleanly_on_sigterm(places: dict[str, Place], tmp_path: Path) -> None:
     for place in places.values():
         place.stash(*(Message(topic=place.topic, key=f"k{n % 7}", value=str(n)) for n in range(ROWS)))
     with ExitStack() as all_of_them:
@@ -92,7 +90,7 @@ def test_the_programs_relay_tell_what_they_do_and_end_well_when_told_to(
         for program in programs.values():
             assert program.process.wait(DOWN_SECONDS) == 0, program.told()
 
-    # On a machine that is too busy a lease may be lost and taken again, which is told; nothing worse may be.
+    # On a busy machine, a lease may be lost and taken again, which is logged. Nothing worse may happen.
     for program in programs.values():
         assert "Traceback" not in program.err.read_text(), program.told()
     assert basic.lines() == []
@@ -103,7 +101,7 @@ def test_the_programs_relay_tell_what_they_do_and_end_well_when_told_to(
     assert re.fullmatch(r"leads, as [0-9a-f-]{36}", first)
     assert last.startswith("leads no more")
 
-    # Of one that is sent to the table of another's, the refusal is a line that says what to do, and no traceback.
+    # A program on another relay's table is refused with a line that says what to do, and without a traceback.
     source = (EXAMPLES / "event_handler.py").read_text()
     (tmp_path / "second.py").write_text(source.replace('"parcels_outbox"', '"outbox"').replace("1.0", "2.0"))
     with running("second", basic.place, tmp_path, directory_of_program=tmp_path) as second:

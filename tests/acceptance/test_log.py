@@ -1,4 +1,4 @@
-"""The log of a relay when things are bad: readable, and JSON to the last line."""
+"""The log of a relay whose broker is unreachable: readable, and JSON to the last line."""
 
 import json
 import signal
@@ -15,11 +15,11 @@ from thresher.devstack.ports import free_port
 from thresher.devstack.stack import Stack
 from thresher.outbox import create_schema
 
-# Only how long a failing test waits. Seen: 20 s until a broker that does not answer is told.
+# Only how long a failing test waits. Seen: 20 s until the log reports a broker that does not answer.
 PATIENCE_SECONDS = 120.0
 
 
-def test_a_wrong_broker_is_told_once_and_in_json(stack: Stack, dsn: str, tmp_path: Path) -> None:
+def test_an_unreachable_broker_is_logged_once_and_as_json(stack: Stack, dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
     config: dict[str, Any] = {
@@ -39,7 +39,7 @@ def test_a_wrong_broker_is_told_once_and_in_json(stack: Stack, dsn: str, tmp_pat
         relay.kill()
         relay.wait()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    # The probe and the take-over each say it once, and what to do: the client says nothing beside them.
+    # The probe and the take-over each report it once, with the remedy; the Kafka client logs nothing.
     warnings = [line for line in lines if line["level"] in {"warning", "error", "critical"}]
     assert len(warnings) == len({line["logger"] for line in warnings}) <= 2
     for warning in warnings:

@@ -1,4 +1,4 @@
-"""The engine's example, from files to a real Kafka: every number arrives, in order, whatever is killed meanwhile."""
+"""The engine's example, from files to a real Kafka: every number arrives in order, although processes are killed."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ from thresher.kafka.admin import Admin
 EXAMPLE = Path(__file__).parents[2] / "examples" / "numbers_to_kafka.py"
 SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 SHARDS, NUMBERS = 2, 2000
-# Only how long a failing test waits. Seen: 12 s for the longest of what is waited for.
+# Only how long a failing test waits. Seen: 12 s for the longest wait.
 PATIENCE = 120.0
 
 
@@ -45,7 +45,7 @@ def expected(shard: int) -> range:
 
 
 def arrived(stack: Stack, topic: str) -> dict[int, list[int]]:
-    """The numbers of each shard in the order in which Kafka has them; each with its square, or the test fails."""
+    """Return the numbers of each shard in Kafka's order; the test fails if one has not its square."""
     consumer = Consumer({"bootstrap.servers": stack.kafka.bootstrap, "group.id": "unused", "enable.auto.commit": False})
     _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0))
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -87,13 +87,13 @@ def test_all_numbers_arrive_once_and_in_order(stack: Stack, topic: str, numbers:
     shot = json.loads(answer.stdout.splitlines()[-1])
     assert [shard["state"] for shard in shot["shards"]] == ["finished"] * SHARDS
     for shard, found in arrived(stack, topic).items():
-        # Once is promised to whom nothing happens: a machine that stalls may have cost a shard its worker.
+        # Each number comes once unless a shard was restarted, which a stall of the machine may cause.
         restarted = shot["shards"][shard]["restarts"] > 0
         assert restarted or shot["shards"][shard]["counts"] == {"squared": NUMBERS, "published": NUMBERS}
         assert (list(dict.fromkeys(found)) if restarted else found) == list(expected(shard))
 
 
-def test_a_followed_file_may_grow_in_the_middle_of_a_line(stack: Stack, topic: str, numbers: Path) -> None:
+def test_a_followed_file_may_grow_within_a_line(stack: Stack, topic: str, numbers: Path) -> None:
     (numbers / "0.txt").write_text("1\n2\n12")
     (numbers / "1.txt").write_text("")
     with subprocess.Popen(
@@ -106,13 +106,13 @@ def test_a_followed_file_may_grow_in_the_middle_of_a_line(stack: Stack, topic: s
         eventually(lambda: done(numbers, 0) == 4, PATIENCE)
         program.terminate()
         assert program.wait(PATIENCE) == 0
-    # A worker that a stalled machine cost its line begins its last batch again.
+    # A worker that lost its line in a stall of the machine repeats its last batch.
     assert list(dict.fromkeys(arrived(stack, topic)[0])) == [1, 2, 1234, 5]
 
 
 def test_killed_workers_lose_nothing_and_reorder_nothing(stack: Stack, topic: str, numbers: Path) -> None:
     options = ("--follow", "--batch", "5")
-    # In portions: the next one is there when workers were killed over the one before, however quick they were.
+    # In portions, so that workers have more to do after each kill, however fast they are.
     portions = list(itertools.pairwise((0, NUMBERS // 3, NUMBERS // 3 * 2, NUMBERS)))
     for shard in range(SHARDS):
         (numbers / f"{shard}.txt").write_text("")
@@ -139,7 +139,7 @@ def test_killed_workers_lose_nothing_and_reorder_nothing(stack: Stack, topic: st
     eventually(lambda: not any(map(alive, everybody)), 60)
     assert sum(shard["restarts"] for shard in json.loads(output)["shards"]) >= SHARDS
     for shard, found in arrived(stack, topic).items():
-        # A batch that was acknowledged but not noted comes again, as a whole and right away.
+        # A batch that was acknowledged but not noted is repeated as a whole, right after itself.
         assert list(dict.fromkeys(found)) == list(expected(shard))
         assert all(number - before >= -4 for before, number in itertools.pairwise(found))
 
@@ -150,12 +150,12 @@ def done(numbers: Path, shard: int) -> int:
 
 
 def workers(pid: int) -> set[int]:
-    """The Python workers of a program: what the daemon forked."""
+    """Return the Python workers of a program: the children of the worker daemon."""
     below = descendants(pid)
     daemons = {pid for pid in below if b"spark.daemon" in command_line(pid)}
     found = set()
     for each in below:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has just ended
             if alive(each) and parent(each) in daemons:
                 found.add(each)
     return found

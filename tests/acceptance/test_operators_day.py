@@ -1,4 +1,4 @@
-"""The day of an operator who sees a relay's log, pages and exit codes alone: the table in docs/operations.md."""
+"""The table in docs/operations.md: what an operator sees of a relay in its log, pages and exit codes."""
 
 import contextlib
 import json
@@ -23,14 +23,14 @@ from thresher.outbox import Message, Outbox, create_schema
 
 _PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 _HEADING = "## An operator's day"
-# Seen: 20 s, for a process that starts.
+# Seen: 20 s for the start of a process.
 _PATIENCE_SECONDS = 120.0
 _TOPIC, _ROLE, _PASSWORD = "orders", "relay", "rye"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A line of the table: what happens, and what is seen of it. A cell that is empty says nothing."""
+    """A row of the table: an event, and its effects on log, pages and exit code. An empty cell is not checked."""
 
     happens: str
     log: Sequence[str]
@@ -71,12 +71,12 @@ class Seen:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "thresher", "run", "-c", str(file)], env=environment(), stdout=out, stderr=out
             )
-        # How much of the log belongs to moments before this one.
+        # The length of the log before this moment.
         self._told = 0
 
     @property
     def log(self) -> str:
-        """What it has said since the last moment, in one line: long ones may be broken."""
+        """The log since the last moment, as one line, because long lines may be wrapped."""
         return " ".join(self._log.read_text()[self._told :].split())
 
     def forget(self) -> None:
@@ -84,11 +84,11 @@ class Seen:
 
     def pages(self) -> Scraper:
         found = re.search("status at http://([^/]+)/status", self._log.read_text())
-        assert found, "it has not said yet where it shows itself"
+        assert found, "the log does not name the status page yet"
         return Scraper(found[1])
 
     def shows(self, moment: Moment) -> list[str]:
-        """Return what of a moment is not seen yet."""
+        """Return the effects of a moment that are not seen yet."""
         missing = [f"log: {text}" for text in moment.log if text not in self.log]
         if moment.exit_code:
             return missing if self.process.poll() is not None else [*missing, "it has not ended"]
@@ -114,7 +114,7 @@ def says(status: dict[str, Any], text: str) -> bool:
 
 
 class Day:
-    """The servers, the processes, and what happens to them. A context manager."""
+    """The servers, the processes, and the events of the table. A context manager."""
 
     def __init__(self, stack: Stack, directory: Path) -> None:
         self._stack, self._directory = stack, directory
@@ -128,7 +128,7 @@ class Day:
 
     @property
     def moments(self) -> dict[str, Callable[[], Seen]]:
-        """What is done at each moment; it returns whose log and pages tell of it."""
+        """By event: the function that causes it, and returns the process whose log and pages show it."""
         return {
             "it starts": self._start,
             "its database is away": lambda: self._first(self._stack.postgres.server.stop),
@@ -203,7 +203,7 @@ def day() -> Iterator[Day]:
 
 
 @pytest.mark.timeout(900)
-def test_every_moment_of_the_day_is_seen_as_the_page_says(day: Day) -> None:
+def test_every_moment_of_the_operators_day_matches_its_page(day: Day) -> None:
     moments = table()
     assert [moment.happens for moment in moments] == list(day.moments)
     for moment in moments:

@@ -1,4 +1,4 @@
-"""A leader and a standby of one file, as their logs and 'thresher status' tell of them."""
+"""A leader and a standby of one file, as their logs and 'thresher status' show them."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from tests.relay.relaying import Place
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 
-# Only how long a failing test waits. Seen: 8 s until both are there.
+# Only how long a failing test waits. Seen: 8 s until both run.
 UP_SECONDS = 120.0
 
 
 class Scene:
-    """Two relays of one file, the leader first; nothing else is listed as running."""
+    """Two relays of one file, the leader first; no other process is listed as running."""
 
     def __init__(self, at: Place, directory: Path) -> None:
         self.at, self.directory, self.file = at, directory, directory / "relay.yaml"
@@ -64,7 +64,7 @@ def scene(stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path) -> Iterator
             process.wait()
 
 
-def test_leader_and_standby_are_told_by_log_and_status(scene: Scene) -> None:
+def test_log_and_status_tell_leader_from_standby(scene: Scene) -> None:
     at = scene.at
     at.stash(Message(topic=at.topic, key="k", value="v"))
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('not a topic', 'k', 'v')")

@@ -1,4 +1,4 @@
-"""`thresher queue`: topics made and judged, messages sent, received and looked at, from a shell."""
+"""`thresher queue` from a shell: topics are created and checked, messages are sent, received and listed."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from thresher.testing.proxy import Api, Drop, KafkaProxy
 
 # Only how long a failing test waits.
 PATIENCE_SECONDS = 60.0
-# A consumer that is closed ends its poll first.
+# A short poll, because closing a consumer waits for its poll to end.
 QUICK: dict[str, Any] = {"consumer-next-message-timeout": 50}
 
 
@@ -47,7 +47,7 @@ class Shell:
 
     @contextlib.contextmanager
     def started(self, command: str, *arguments: str | bytes) -> Iterator["subprocess.Popen[bytes]"]:
-        """Run a command in a process of its own, which is ended at the latest here."""
+        """Run a command in a process, which is ended with the context at the latest."""
         with subprocess.Popen(
             [sys.executable, "-m", "thresher", *self.words(command, *arguments)],
             env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -66,7 +66,7 @@ class Shell:
         return answer
 
     def lines(self, command: str, *arguments: str | bytes, given: bytes = b"", code: int = 0) -> list[Any]:
-        """What it prints with --json."""
+        """Return the objects that a command prints with --json."""
         return [
             json.loads(line) for line in self(command, *arguments, "--json", given=given, code=code).stdout.splitlines()
         ]
@@ -149,24 +149,24 @@ def test_a_users_day(stack: Stack, tmp_path: Path) -> None:
     assert (nothing.stdout, b"nothing came in 0.1 s" in nothing.stderr) == (b"", True)
 
 
-def test_no_message_is_started_that_is_not_printed(shell: Shell, topics: QueueTopics) -> None:
+def test_every_message_that_is_started_is_printed(shell: Shell, topics: QueueTopics) -> None:
     send(topics, "jobs", 40)
     printed = shell.lines("receive", "jobs", "--max", "3")
     assert {str(each) for each in topics.started(b"jobs")} == {each["id"] for each in printed}
     assert topics.ended(b"jobs") == set(topics.started(b"jobs"))
-    # Acks on the way make room: not for more than is asked for.
+    # Acks make room in the consumer, but it must not start more messages than were requested.
     more = shell("receive", "jobs", "--max", "9", "--max-in-progress", "2").stdout.split()
     assert (len(more), len(topics.started(b"jobs")), len(topics.ended(b"jobs"))) == (9, 12, 12)
 
 
-def test_what_is_not_acked_is_given_back(shell: Shell, topics: QueueTopics) -> None:
+def test_an_unacked_message_is_given_back(shell: Shell, topics: QueueTopics) -> None:
     send(topics, "jobs", 3)
     printed = shell("receive", "jobs", "--max", "2", "--no-ack").stdout.split()
     assert len(printed) == 2
     assert topics.ended(b"jobs") == set()
     given_back = [each.marker for each in topics.markers(b"jobs") if each.marker.type is MarkerType.KEEPALIVE]
     assert [(each.redeliver_after_ms, each.undelivered) for each in given_back] == [(0, False)] * 2
-    # Of all queues on this topic, as a person sees them: no consumer, one record before it, two in progress.
+    # The table of all queues on this topic: no consumer, a lag of one record, two messages in progress.
     shown = shell("stats").stdout.decode()
     assert "lag: in records of all queues" in shown
     assert re.search(r"│ jobs +│ 0 +│ 1 +│ 2 +│ 0 +│ \d+ s +│", shown), shown
@@ -192,15 +192,15 @@ def test_a_sender_that_waits_for_lines_is_interrupted(shell: Shell) -> None:
         sending.stdin.flush()
         assert sending.stdout.readline()
         eventually(lambda: all(state_of(sending.pid) == "S" for _ in range(5)), PATIENCE_SECONDS)
-        # Whichever thread the kernel chooses.
+        # The kernel may deliver a signal to any thread.
         signal_a_thread(sending.pid, signal.SIGINT)
         assert sending.wait(PATIENCE_SECONDS) == 130
 
 
-def test_what_nobody_reads_is_not_acked(shell: Shell, topics: QueueTopics) -> None:
+def test_messages_written_to_a_closed_pipe_are_not_acked(shell: Shell, topics: QueueTopics) -> None:
     send(topics, "jobs", 3)
     with shell.started("receive", "jobs", "--max", "1000", "--timeout", "100") as receiving:
-        # Nothing is printed yet: a consumer has a group to join.
+        # The pipe is closed before the first line: the consumer still has to join its group.
         assert receiving.stdout is not None
         receiving.stdout.close()
         assert receiving.wait(PATIENCE_SECONDS) == 1
@@ -227,7 +227,7 @@ def test_an_id_is_printed_when_the_broker_has_the_message(shell: Shell, topics: 
         assert (sending.returncode, rest, errors) == (0, b"", b"")
 
 
-def test_lines_are_sent_up_to_the_one_that_fails(shell: Shell, topics: QueueTopics) -> None:
+def test_lines_before_a_failing_line_are_sent(shell: Shell, topics: QueueTopics) -> None:
     given = b"".join(b"%d\n" % number for number in range(12_000))
     ids = shell("send", "jobs", "--lines", given=given).stdout.split()
     assert len(set(ids)) == 12_000
@@ -241,7 +241,7 @@ def test_lines_are_sent_up_to_the_one_that_fails(shell: Shell, topics: QueueTopi
     assert sum(topics.ends().values()) == 12_001
 
 
-def test_a_send_without_answer_is_unknown(stack: Stack, tmp_path: Path) -> None:
+def test_a_send_without_an_answer_is_reported_as_unknown(stack: Stack, tmp_path: Path) -> None:
     (listener,) = stack.kafka.options.listeners
     with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=listener.advertised_ports[0]) as proxy:
         topics = QueueTopics(proxy.address, direct=stack.kafka.bootstrap)
@@ -254,7 +254,7 @@ def test_a_send_without_answer_is_unknown(stack: Stack, tmp_path: Path) -> None:
     assert sum(topics.ends().values()) == 1, "it is in the queue"
 
 
-def test_topics_that_would_lose_messages_are_told(stack: Stack, tmp_path: Path) -> None:
+def test_topics_that_would_lose_messages_are_reported(stack: Stack, tmp_path: Path) -> None:
     shell = Shell(tmp_path, keys(stack))
     Admin(stack.kafka.bootstrap).create_topic(shell.keys["marker-topic"], config={"retention.bytes": "1000000"})
     (judged,) = shell.lines("init", code=4)
@@ -268,7 +268,7 @@ def test_topics_that_would_lose_messages_are_told(stack: Stack, tmp_path: Path) 
     ]  # fmt: skip
 
 
-def test_what_cannot_work_is_said_in_one_message(tmp_path: Path) -> None:
+def test_one_error_message_holds_every_mistake(tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"bootstrap-servers": "a b", "message-topics": "m", "kafka": {"sasl.password": "hunter2"}})
     answer = shell("send", "", "payload", "--lines", "--header", "x", "--redelivery-timeout", "1", code=2)
     for part in (

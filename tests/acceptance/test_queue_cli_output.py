@@ -1,4 +1,4 @@
-"""`thresher queue receive` whose output cannot be written: what was not printed is not acked."""
+"""`thresher queue receive` with an output that cannot be written: a message that was not printed is not acked."""
 
 import json
 import subprocess
@@ -11,12 +11,12 @@ from thresher.devstack.stack import Stack
 from thresher.queue import QueueService
 
 
-def test_what_could_not_be_printed_is_not_acked(stack: Stack, tmp_path: Path) -> None:
+def test_a_message_that_was_not_printed_is_not_acked(stack: Stack, tmp_path: Path) -> None:
     topics = QueueTopics(stack.kafka.bootstrap)
     with QueueService(topics.config) as service:
         service.queue("q").producer().send(b"x")
     file = tmp_path / "queues.yaml"
-    # Which is YAML too.
+    # JSON is YAML too.
     file.write_text(json.dumps(topics.config.model_dump(by_alias=True, exclude_unset=True, mode="json")))
     command = [sys.executable, "-m", "thresher", "queue", "receive", "-c", str(file), "q"]
     with Path("/dev/full").open("wb") as full:

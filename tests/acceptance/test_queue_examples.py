@@ -1,4 +1,4 @@
-"""The page "Queues in ten minutes" and the example of a worker, run as they stand."""
+"""The page "Queues in ten minutes" and the example of a worker, run unchanged."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ def topics(stack: Stack) -> QueueTopics:
     return QueueTopics(stack.kafka.bootstrap)
 
 
-def test_the_pages_programs_run(topics: QueueTopics, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_programs_run(topics: QueueTopics, capsys: pytest.CaptureFixture[str]) -> None:
     programs = re.findall(r"^<!-- run -->\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert len(programs) == 3
     for program in programs:
@@ -34,13 +34,13 @@ def test_the_pages_programs_run(topics: QueueTopics, capsys: pytest.CaptureFixtu
     assert len(topics.ended(b"orders")) == 2
 
 
-def test_the_pages_configuration_is_one(tmp_path: Path) -> None:
+def test_the_documented_configuration_is_valid(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "queues.yaml").write_text(text)
     assert configured(read(tmp_path / "queues.yaml")).redelivery_timeout == 60_000
 
 
-def test_the_worker_acks_what_it_handled_and_stops_when_told(topics: QueueTopics) -> None:
+def test_the_worker_acks_handled_messages_and_stops_on_a_signal(topics: QueueTopics) -> None:
     with QueueService(topics.config) as service:
         sent = {service.queue("orders").producer().send(b"%d" % number) for number in range(20)}
     variables = environment(

@@ -1,4 +1,4 @@
-"""The README's examples are run as they stand."""
+"""The README's examples, run unchanged."""
 
 import re
 import subprocess
@@ -37,7 +37,7 @@ def test_the_pipeline_example_runs(tmp_path: Path) -> None:
     assert not answer.stderr, "a run in which nothing is wrong is quiet"
 
 
-def test_the_relays_configuration_is_one(tmp_path: Path) -> None:
+def test_the_relays_configuration_is_valid(tmp_path: Path) -> None:
     (example,) = blocks("yaml")
     path = tmp_path / "relay.yaml"
     path.write_text(example)
@@ -61,7 +61,7 @@ def test_the_transform_example_filters() -> None:
 def test_the_tour_writes_relays_and_reads_back(state: Path, tmp_path: Path) -> None:
     both, up, tour = blocks("console")
     assert both.split("\n")[:2] == ["./run demo", "./run test"]
-    # A directory in which the commands run as they stand.
+    # A directory in which the commands run unchanged.
     (tmp_path / "run").symlink_to(ROOT / "run")
     (tmp_path / ".venv").symlink_to(sys.prefix)
     for name, program in zip(("orders.py", "read_back.py"), blocks("python"), strict=False):
@@ -74,7 +74,7 @@ def test_the_tour_writes_relays_and_reads_back(state: Path, tmp_path: Path) -> N
         )
 
     try:
-        # The program runs a second time as it ran the first.
+        # The program runs a second time in the same way.
         answer = shell(f"{up}{tour}kill -INT $!\nwait $!\n.venv/bin/python orders.py\necho $THRESHER_DS")
         assert answer.returncode == 0, answer.stderr
         *_, read, dsn = answer.stdout.splitlines()

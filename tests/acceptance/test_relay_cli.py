@@ -1,4 +1,4 @@
-"""The relay as a program: `thresher run`, `status`, `dead` and `verify`, as an operator has them."""
+"""The relay as a program: `thresher run`, `status`, `dead` and `verify`, as an operator uses them."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from thresher.cli.status import RelayUnreachable, ask
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 
-# Only how long a failing test waits. Seen: 6 s until its shards are up.
+# Only how long a failing test waits. Seen: 6 s until all shards are up.
 UP_SECONDS = 120.0
 
 
@@ -36,7 +36,7 @@ def at(stack: Stack, dsn: str, topic_prefix: str) -> Place:
 
 
 class Running:
-    """`thresher run` in a directory of its own, with its log. No stall of the machine costs it its lease."""
+    """`thresher run` in a directory, with its log. Its lease is long, so that no stall of the machine loses it."""
 
     def __init__(self, at: Place, directory: Path, **keys: Any) -> None:
         config = {
@@ -54,12 +54,12 @@ class Running:
 
     @property
     def status(self) -> str:
-        """Where it shows itself: on a free port, as its log says."""
+        """The address of its status page, from its log: it listens on a free port."""
         found = re.search("status at http://([^/]+)/status", self.log.read_text())
         return found[1] if found else ""
 
     def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Wait until a picture shows it, and return that one: the next may look different."""
+        """Wait until a status satisfies the condition, and return it: the next one may differ."""
         picture: dict[str, Any] = {}
 
         def there() -> object:
@@ -104,7 +104,7 @@ def test_an_operators_day(at: Place, tmp_path: Path) -> None:
         assert json.loads(thresher("status", "--at", relay.status, "--json").stdout)["name"] == f"{at.prefix}relay"
         dead(at)
         picture = relay.until(lambda picture: picture["dead_rows"] == 0)
-        # Whichever thread the kernel chooses.
+        # The kernel may deliver a signal to any thread.
         signal_a_thread(relay.process.pid, signal.SIGTERM)
         assert relay.process.wait(UP_SECONDS) == 0
         log = relay.log.read_text()
@@ -117,12 +117,12 @@ def test_an_operators_day(at: Place, tmp_path: Path) -> None:
 
 
 def disturbed(picture: dict[str, Any]) -> bool:
-    """Whether a shard had to recover, as where a commit took long: its rows were recovered, not relayed."""
+    """Whether a shard had to recover, for example after a slow commit: its rows count as recovered, not as relayed."""
     return any(shard["restarts"] or shard["recovered"] for shard in picture["shards"])
 
 
 def dead(at: Place) -> None:
-    """List, show, mend, put back, and drop."""
+    """List, show, repair, replay and drop dead rows."""
     listed = json.loads(thresher("dead", "list", "--ds", at.dsn, "--json").stdout)
     (row,) = listed["rows"]
     assert (row["topic"], row["kind"], row["attempts"]) == ("not a topic", "malformed", 1)
@@ -135,7 +135,7 @@ def dead(at: Place) -> None:
     assert (unknown.returncode, "no dead rows have the ids 12345" in unknown.stderr) == (2, True)
     again = thresher("dead", "replay", str(row["id"]), "--ds", at.dsn)
     assert "1 row was put back" in again.stdout
-    # It cannot be sent this time either.
+    # The row cannot be sent this time either.
     eventually(lambda: [found[1] for found in at.dead()] == ["malformed"], UP_SECONDS)
     at.sql("UPDATE outbox_dead SET kafka_topic = %s", at.topic)
     thresher("dead", "replay", "--all", "--ds", at.dsn)
@@ -160,13 +160,13 @@ def test_a_history_is_verified_end_to_end(at: Place, tmp_path: Path) -> None:
         told = json.loads(thresher(*asked, "--json").stdout)
         assert (told["ok"], told["objections"], told["longest_silence_seconds"] >= 0) == (True, [], True)
         at.stash(Message(topic=at.topic, key="k", value="not the pump's"))
-        # Once it is relayed, and once the broker has written that its transaction is committed.
+        # A row arrives once it is relayed and the broker has written the transaction's commit marker.
         eventually(lambda: (found := thresher(*asked)).returncode == 1 and "phantom 1" in found.stdout, UP_SECONDS)
         relay.process.send_signal(signal.SIGINT)
         assert relay.process.wait(UP_SECONDS) == 0
 
 
-def test_what_cannot_work_is_said_before_anything_starts() -> None:
+def test_an_impossible_configuration_is_refused_before_anything_starts() -> None:
     answer = thresher("run", "--name", "a b", "--shards", "0", THRESHER_DS="host=x password=hunter2")
     assert answer.returncode == 2
     assert answer.stdout == ""
@@ -176,14 +176,14 @@ def test_what_cannot_work_is_said_before_anything_starts() -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_a_refusal_has_its_exit_code(at: Place) -> None:
+def test_a_missing_table_ends_the_relay_with_exit_code_4(at: Place) -> None:
     name, bootstrap = f"{at.prefix}relay", at.stack.kafka.bootstrap
     given = ["run", "--name", name, "--ds", at.dsn, "--bootstrap", bootstrap, "--status", "off"]
     answer = thresher(*given, "--outbox", "nowhere")
     assert (answer.returncode, "there is no table" in answer.stderr) == (4, True)
 
 
-def test_a_stop_while_it_starts_is_a_stop(at: Place, tmp_path: Path) -> None:
+def test_a_relay_told_to_stop_while_starting_stops(at: Place, tmp_path: Path) -> None:
     for line in ("status at", "has taken over"):
         with running(at, tmp_path) as relay:
             eventually(lambda line=line, log=relay.log: line in log.read_text(), UP_SECONDS)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Every bench and every soak starts: none is hidden by the name of another, and none hides a module of Python's."""
+"""Every bench and every soak starts: no name hides another one, or a module of the standard library."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ PROGRAMS = [(kind, file.stem) for kind in ("bench", "soak") for file in sorted((
 
 
 @pytest.mark.parametrize(("kind", "name"), PROGRAMS)
-def test_a_program_tells_its_options(kind: str, name: str) -> None:
+def test_every_bench_and_soak_prints_its_options(kind: str, name: str) -> None:
     answer = subprocess.run(
         [str(ROOT / "run"), kind, name, "--help"], capture_output=True, timeout=150, check=False, env=environment()
     )

@@ -1,4 +1,4 @@
-"""`./run` from a copy of the checkout: elsewhere, with spaces in the path, and without a network the second time."""
+"""`./run` from a copy of the checkout, at a path with spaces, and without a network the second time."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from tests.processes import environment, open_directory
 
 ROOT = Path(__file__).parents[2]
-# Nothing answers there: whoever needs a network fails.
+# No proxy answers at this address: a program that needs the network fails.
 NO_NETWORK = dict.fromkeys(
     ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:1"
 )
@@ -35,7 +35,7 @@ def copy() -> Iterator[Path]:
 
 
 def run(copy: Path, *arguments: str, cwd: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
-    # The packages are in uv's cache, since this environment was made; uv itself is in it.
+    # The packages are in uv's cache since this environment was made, and the environment has uv itself.
     path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     variables = {"PATH": path, "UV_OFFLINE": "1", **variables}
     return subprocess.run(
@@ -50,10 +50,10 @@ def run(copy: Path, *arguments: str, cwd: Path, **variables: str) -> "subprocess
 
 
 @pytest.mark.timeout(900)
-def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path, tmp_path: Path) -> None:
+def test_the_run_script_sets_up_anywhere_and_then_works_offline(copy: Path, tmp_path: Path) -> None:
     first = run(copy, "--version", cwd=tmp_path)
     if first.returncode != 0:
-        # uv's cache was cleaned since: then, as on a fresh machine, the network is used.
+        # uv's cache was cleaned: then the network is used, as on a new machine.
         first = run(copy, "--version", cwd=tmp_path, UV_OFFLINE="0")
     assert first.returncode == 0, first.stderr
     assert (first.stdout, "making the environment" in first.stderr) == ("thresher 0.1.0\n", True)
@@ -76,7 +76,7 @@ def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path,
     assert (bench.returncode, f"one of: {' '.join(benches)}" in bench.stderr) == (1, True)
 
 
-def test_every_pinned_package_that_the_project_asks_for_is_there() -> None:
+def test_every_package_that_the_project_requires_is_pinned() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -88,7 +88,7 @@ def test_a_tail_without_a_slot_says_what_to_do(at: TailPlace, file: Path) -> Non
     assert b"thresher tail slot create" in answer.stderr
 
 
-def test_a_server_and_a_role_that_cannot_are_told_with_statements(file: Path) -> None:
+def test_errors_about_server_and_role_name_the_statements_to_run(file: Path) -> None:
     with own_postgres(wal_level="replica") as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             create_schema(connection, TableName(table="outbox"))
@@ -104,7 +104,7 @@ def test_a_server_and_a_role_that_cannot_are_told_with_statements(file: Path) ->
     assert "CREATE PUBLICATION" in told
 
 
-def test_joining_with_nonsense_changes_nothing(at: TailPlace, file: Path) -> None:
+def test_joining_with_wrong_options_changes_nothing(at: TailPlace, file: Path) -> None:
     answer = thresher(("tail", "join", "-c", str(file), "--settle", "foo"))
     assert (answer.returncode, b"Traceback" in answer.stderr) == (2, False)
     answer = thresher(("tail", "join", "-c", str(file), "--via", "log"))

@@ -1,4 +1,4 @@
-"""Relays that share topics by locks, from a shell: two of `thresher run`, `thresher topics`, and the page's program."""
+"""Relays that share topics by locks, from a shell: two `thresher run`, `thresher topics`, the documented program."""
 
 import json
 import re
@@ -87,7 +87,7 @@ def test_an_operators_day_with_topic_locks(
         relays = [subprocess.Popen(command, env=environment(), stdout=log, stderr=log) for _ in range(2)]
         try:
             eventually(lambda: pending(dsn) == 0, 120, said)
-            # For all of them, while they run.
+            # The command applies to all relays while they run.
             changed = ask("topics", "split", topics[0], "2", "-c", str(file))
             assert changed == f"topic {topics[0]} is locked in 2 parts, and was in 1\n"
             stash(dsn, Message(topic=topics[0], key="k", value="200"))
@@ -111,7 +111,7 @@ def test_a_relay_with_a_leader_has_no_locks_to_show(file: Path, ask: Ask) -> Non
     assert "has a leader" in ask("topics", "list", "-c", str(file), code=2)
 
 
-def test_the_pages_program_runs(stack: Stack, dsn: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_program_runs(stack: Stack, dsn: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     ask("schema", "create", "--ds", dsn, "--topic-lock")
     monkeypatch.setenv("THRESHER_DS", dsn)
     monkeypatch.setenv("THRESHER_BOOTSTRAP", stack.kafka.bootstrap)

@@ -35,7 +35,7 @@ def file(topics: QueueTopics, tmp_path: Path) -> Path:
 
 
 class Answer(NamedTuple):
-    """What a command printed, and its exit code."""
+    """A command's output and exit code."""
 
     returncode: int
     stdout: str
@@ -54,7 +54,7 @@ def asked(*arguments: str) -> Any:
 
 
 def answered(answer: bytes, *arguments: str) -> tuple[int, str]:
-    """Return the exit code of a command on a terminal, and what it told somebody who answers so."""
+    """Run a command on a terminal and answer its question; return its exit code and output."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, answer)
@@ -97,7 +97,7 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
             eventually(lambda: [record.payload for record in redelivered(topics)] == [b"1"], PATIENCE_SECONDS)
 
             def told() -> bool:
-                # Figures come with the beats of the shards.
+                # Figures come with the shards' heartbeats.
                 page = asked("status", "--at", at)
                 return (page["ready"], page["dead"], page["redelivered"]) == (True, 2, 1)
 
@@ -142,7 +142,7 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
         assert why in refused.stderr
 
 
-def test_a_delayed_message_is_named_and_told_apart(topics: QueueTopics, file: Path) -> None:
+def test_a_delayed_message_has_an_id_and_its_own_count(topics: QueueTopics, file: Path) -> None:
     sent = thresher("queue", "send", "orders", "later", "--delay", "600", "-c", str(file))
     assert sent.returncode == 0
     assert sent.stdout.startswith("d-"), "no option, and no place in the message topic"

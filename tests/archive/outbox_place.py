@@ -1,4 +1,4 @@
-"""An outbox with stamped rows, its archive, and what is in both."""
+"""An outbox with stamped rows, its archive, and the contents of both."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,12 +14,12 @@ from thresher.db import TableName
 from thresher.outbox import create_schema
 
 HOUR = 3600.0
-# Rows that were stamped two hours ago, rows that were stamped just now, and rows that wait.
+# The numbers of rows: stamped two hours ago, stamped just now, and pending.
 DUE, YOUNG, WAITING = 25, 3, 2
 
 
 class OutboxPlace:
-    """A database of its own with an outbox."""
+    """A database with an outbox, for one test."""
 
     def __init__(self, dsn: str, directory: Path, table: str = "outbox") -> None:
         self.dsn, self.directory, self.table = dsn, directory, TableName(table=table)
@@ -66,7 +66,7 @@ class OutboxPlace:
         return sorted(id_ for path in files for id_ in pq.read_table(path).column("id").to_pylist())
 
     def everything(self, target: str) -> Counter[int]:
-        """How often each id is in the outbox or in the archive."""
+        """Return how often each id is in the outbox or in the archive."""
         return Counter(self.ids()) + Counter(self.archived_ids(target))
 
     def unfinished(self) -> int:

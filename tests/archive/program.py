@@ -1,4 +1,4 @@
-"""An archiver as a program of its own, which kills or stops itself at a point. Takes its settings as JSON.
+"""An archiver as a program that kills or stops itself at a given point. Takes its settings as JSON.
 
 python -m tests.archive.program '{"dsn": "…", "to": "/archive", "point": "written", "signal": "SIGKILL", "after": 2}'
 """

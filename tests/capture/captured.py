@@ -1,4 +1,4 @@
-"""A capture in this process, on the Spark of the tests: topics, a table of orders, and what became of records."""
+"""A capture in this process, on the Spark of the tests: a topic and a table of orders, and dead records."""
 
 import json
 import uuid
@@ -19,19 +19,19 @@ from thresher.kafka.admin import Admin
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.transactional import TransactionalProducer
 
-# Five times what was seen, and five seconds more.
+# Five times the longest time seen, plus 5 s.
 PATIENCE_SECONDS = 40.0
 ALONE = {"election": "none", "status": "off"}
 COLUMNS = {"id": "$key", "total": "total", "note": "note"}
 
 
 class CapturedOrders:
-    """A topic of orders, and the table that they are captured to."""
+    """A topic of orders, and the table to which they are captured."""
 
     def __init__(
         self, bootstrap: str, dsn: str, *, partitions: int = 3, direct: str | None = None, **keys: Any
     ) -> None:
-        """`direct` is the way to the broker for the test's own eyes, where `bootstrap` leads through a proxy."""
+        """`direct` is the broker's address for the test's own reads, if `bootstrap` leads through a proxy."""
         self.topic = f"orders-{uuid.uuid4().hex[:12]}"
         self.dsn = dsn
         self.eyes = {"bootstrap.servers": direct or bootstrap}
@@ -63,20 +63,20 @@ class CapturedOrders:
         assert self.producer.flush(30) == 0
 
     def widen(self, partitions: int) -> None:
-        """Raise the topic's number of partitions, and know it."""
+        """Raise the topic's number of partitions, and make the test's producer use them."""
         self.admin.widen_topic(self.topic, partitions)
         eventually(lambda: getattr(self.admin.topic(self.topic), "partitions", 0) == partitions, PATIENCE_SECONDS)
-        # Another one would go by what it knows for minutes.
+        # A producer keeps its metadata for minutes, so the test takes a new one.
         self.producer = self._producer()
 
     def remove_before(self, partition: int, offset: int) -> None:
-        """Remove records as retention does."""
+        """Remove records before an offset, as retention does."""
         place = TopicPartition(self.topic, partition, offset)
         for future in self.admin.client.delete_records([place]).values():
             future.result(30)
 
     def make_anew(self, partitions: int = 3) -> None:
-        """Delete the topic, and create it again."""
+        """Delete the topic, and create it again under the same name."""
         self.admin.delete_topics([self.topic])
         eventually(lambda: self.admin.topic(self.topic) is None, PATIENCE_SECONDS)
         self.admin.create_topic(self.topic, partitions=partitions)
@@ -98,7 +98,7 @@ class CapturedOrders:
         )
         producer.produce(enumerate(records))
         assert producer.flush() == []
-        # Whoever inits next ends it.
+        # The next `init_transactions` ends the transaction.
         TransactionalProducer(f"{self.topic}-aborted", self.eyes).init(self.topic)
 
     def firsts(self) -> dict[int, int]:
@@ -141,7 +141,7 @@ def captured(orders: CapturedOrders, **keys: Any) -> Iterator[Capture]:
 
 
 def ended_by(orders: CapturedOrders, **keys: Any) -> ThresherError:
-    """Return what ends a capture."""
+    """Run a capture until it fails, and return its error."""
     capture = Capture({**orders.keys, **keys})
     capture.start()
     try:

@@ -1,4 +1,4 @@
-"""Kills a part of a capture at a crash point, once: called in its workers, which are told how by a variable."""
+"""Kills a part of a capture at a crash point, once. Called in its workers, with an order in an environment variable."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def _told() -> dict[str, Any]:
 
 
 def reached(point: str, _shard: int, records: list[int]) -> None:
-    """Kill whom the variable names at the nth batch with records that gets to its point."""
+    """Kill the process that the variable names, when the nth batch with records reaches its crash point."""
     told = _told()
     if point != told["point"] or not sum(records):
         return
@@ -30,9 +30,9 @@ def reached(point: str, _shard: int, records: list[int]) -> None:
         return
     done.touch()
     if told["who"] == "nobody":
-        # Whoever sees the file may stop it here.
+        # The test sees the file, and has 3 s to stop this process here.
         time.sleep(3)
         return
     os.kill({"worker": os.getpid(), "driver": int(told["driver"])}[told["who"]], signal.SIGKILL)
-    # What it still did would look like what a crash leaves.
+    # The worker does nothing more: its further work would not follow a crash of the victim.
     time.sleep(60)

@@ -10,7 +10,7 @@ from thresher.capture.record import CapturedRecord
 
 
 def count_orders(connection: Connection[Any], records: Sequence[CapturedRecord]) -> None:
-    """Add the totals of orders to those of their customers."""
+    """Add the total of each order to its row."""
     for record in records:
         total = json.loads(record.value or b"{}")["total"]
         connection.execute(
@@ -21,7 +21,7 @@ def count_orders(connection: Connection[Any], records: Sequence[CapturedRecord])
 
 
 def comma_separated(record: CapturedRecord) -> Mapping[str, Any] | None:
-    """Decode `total,note`; nothing means a tombstone."""
+    """Decode `total,note`; an empty value is a tombstone."""
     if not record.value:
         return None
     total, note = record.value.decode().split(",")

@@ -1,4 +1,4 @@
-"""A model of captured rows, which shares nothing with the code: plain tuples, and each rule spelled out."""
+"""A model of captured rows that shares no code with the product: plain tuples, and each rule written out."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 
 class Written(NamedTuple):
-    """A record: the key, the value or None for a tombstone, and where it is."""
+    """A record: its key, its value or None for a tombstone, its partition, offset and time."""
 
     key: int
     value: int | None
@@ -22,7 +22,7 @@ ModelRows = dict[int, tuple[int, int, int, int]]
 
 
 def is_later(record: Written, partition: int, offset: int, time: int) -> bool:
-    """Whether a record is later than what a row was written from."""
+    """Whether a record is later than the record from which a row was written."""
     if record.partition == partition:
         return record.offset > offset
     if record.time == time:
@@ -31,7 +31,7 @@ def is_later(record: Written, partition: int, offset: int, time: int) -> bool:
 
 
 def take(rows: ModelRows, record: Written) -> None:
-    """Take one record: a row stays as it is, is written, or goes."""
+    """Apply one record: its row stays unchanged, is written, or is deleted."""
     time = record.time
     if record.key in rows:
         _, partition, offset, before = rows[record.key]
@@ -46,7 +46,7 @@ def take(rows: ModelRows, record: Written) -> None:
 
 
 def take_batch(rows: ModelRows, records: Iterable[Written]) -> None:
-    """Take a batch: of each key and partition the last record, with the latest of their times; tombstones last."""
+    """Apply a batch: the last record of each key and partition, with the latest of their times; tombstones last."""
     last: dict[tuple[int, int], Written] = {}
     for record in records:
         before = last.get((record.key, record.partition))
@@ -57,7 +57,7 @@ def take_batch(rows: ModelRows, records: Iterable[Written]) -> None:
 
 
 def logs(partitions: int, *, deletes: bool) -> st.SearchStrategy[list[Written]]:
-    """Records of a few keys in a few partitions; clocks stand still and go back."""
+    """Records of a few keys in a few partitions, with timestamps that repeat and go back."""
     one = st.tuples(
         st.integers(0, 2),
         st.booleans() if deletes else st.just(False),
@@ -78,6 +78,6 @@ CUTS = st.lists(st.integers(0, 40), max_size=6)
 
 
 def cut(records: list[Written], cuts: list[int]) -> list[list[Written]]:
-    """Return the records in batches."""
+    """Cut the records into batches."""
     edges = sorted({0, len(records), *(each % (len(records) + 1) for each in cuts)})
     return [records[begin:end] for begin, end in pairwise(edges)]

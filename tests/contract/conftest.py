@@ -10,7 +10,7 @@ from thresher.queue import Queue
 
 @pytest.fixture(scope="session")
 def kafka_world(stack: Stack) -> Iterator[KafkaWorld]:
-    """One service for the contract of queues: each test has queues of its own."""
+    """One service for all contract tests of queues: each test has its own queues."""
     world = KafkaWorld(stack.kafka.bootstrap)
     with world.service:
         yield world

@@ -1,4 +1,4 @@
-"""The table model of the property tests as an `OutboxStore`: what the contract suite holds against Postgres."""
+"""The table model of the property tests as an `OutboxStore`: the contract suite tests it like Postgres."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from thresher.db.row_schema import READ_SCHEMA
 from thresher.db.shape import BUCKETS, bucket_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# 2026, as create times of the model.
+# A time in 2026, for the model's create times.
 _FIRST_MICROSECOND = 1_767_225_600_000_000
 
 
@@ -44,7 +44,7 @@ class ModelDatabase:
     ticks: "count[int]" = field(default_factory=lambda: count(_FIRST_MICROSECOND))
 
     def now(self) -> datetime:
-        """Return the time, later at each call."""
+        """Return the time, which rises with each call."""
         return _EPOCH + timedelta(microseconds=next(self.ticks))
 
 
@@ -71,7 +71,7 @@ class ModelStore:
         return session
 
     def require_sessions(self, application: str) -> None:
-        """Every session of the model is its own."""
+        """Accept: the model has no pooler that could share sessions."""
 
     def pending_reader(self, application: str, *, since: str) -> "ModelReader":
         require_same(self.session(application).incarnation().since, since)
@@ -79,7 +79,7 @@ class ModelStore:
 
 
 class ModelProbe:
-    """Says which buckets of the model hold rows."""
+    """Tells which buckets of the model hold rows."""
 
     def __init__(self, tables: TableModel[StoredMessage], buckets: Collection[int]) -> None:
         self._tables, self._buckets = tables, set(buckets)
@@ -154,7 +154,7 @@ def _batch(rows: Sequence[PendingRow]) -> pa.RecordBatch:
 
 
 class ModelSession:
-    """A session that another may end. It is its own control rows, settlement and dead rows."""
+    """A session that another session may end. It also has control rows, settlement and dead rows."""
 
     def __init__(self, at: ModelDatabase, application: str) -> None:
         self._at, self.application = at, application
@@ -183,7 +183,7 @@ class ModelSession:
         return ModelMarks(self, relay, term, table)
 
     def younger(self, seconds: float) -> dict[int, int]:
-        """Return the rows that are younger than so many seconds, with their create times."""
+        """Return the rows that are younger than this many seconds, with their create times."""
         now = next(self._at.ticks)
         return {id_: time for id_, (time, _) in self._tables.outbox.items() if abs(now - time) < seconds * 1_000_000}
 
@@ -211,10 +211,10 @@ class ModelSession:
                 session.ended |= not session.application.startswith(but)
 
     def await_dispatchers(self) -> None:
-        """There is none in the model."""
+        """Return at once: the model has no dispatchers."""
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:  # noqa: ARG002
-        # Its calls are done one after another: nobody waits.
+        # Calls run one after another, so none waits for a lock.
         return ()
 
     def backlog(self) -> OutboxBacklog:
@@ -248,12 +248,12 @@ class ModelSession:
             raise DatabaseRefused(f"{len(left)} rows were sent and could not be removed")
 
     def settled(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
-        # Rows that were sent are not there any more.
+        # The model removes sent rows, and stamps none.
         return sum(version in self._tables.dead for version in zip(ids, create_times, strict=True))
 
 
 class ModelControl:
-    """The control rows, at the database's time."""
+    """The control rows, with the database's clock."""
 
     def __init__(self, tables: TableModel[StoredMessage], now: Callable[[], datetime]) -> None:
         self._tables, self._now = tables, now

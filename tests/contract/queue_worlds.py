@@ -1,7 +1,7 @@
-"""Where the contract of queues is judged: in memory and on Kafka.
+"""The two implementations for the contract tests of queues: in memory and on Kafka.
 
-Redelivery is the tracker's work. `MemoryQueueService` does it too, so there a message is received again; on Kafka the
-markers are read, from which a tracker knows what to do. Messages are judged once their consumers are closed.
+Redelivery is the tracker's work. `MemoryQueueService` redelivers by itself, so there a message is received again; on
+Kafka the test reads the markers that a tracker would act on. Messages are judged once their consumers are closed.
 """
 
 import math
@@ -15,43 +15,43 @@ from thresher.queue.memory import MemoryQueueService
 from thresher.queue.wire.marker import Marker, MarkerType
 
 SOON_SECONDS = 30.0
-# A machine may stall for so long between two calls.
+# The longest stall of the machine between two calls.
 STALL_SECONDS = 60.0
 
 Service = QueueService | MemoryQueueService
 
 
 class World(Protocol):
-    """A service, and what became of its messages."""
+    """A service, and checks of its messages."""
 
     @property
     def service(self) -> Service:
         """The service, for all tests of this world."""
 
     def make_service(self, **keys: Any) -> Service:
-        """Return another service, with keys of its own."""
+        """Return another service, with these configuration keys."""
 
     def require_ended(self, queue: Queue, sent: MessageId) -> None:
-        """Fail unless a message was processed, and is never redelivered."""
+        """Fail unless a message was processed and will not be redelivered."""
 
     def require_redelivery(self, queue: Queue, sent: MessageId, *, delay: float = 0.0, counted: bool = True) -> None:
-        """Fail unless a message is redelivered after so many seconds, and its delivery counts or does not."""
+        """Fail unless a message is redelivered after `delay` seconds, with or without its delivery counted."""
 
     def require_dead(self, queue: Queue, sent: MessageId, reason: str) -> None:
-        """Fail unless a message is to become a dead letter, and is not redelivered."""
+        """Fail unless a message becomes a dead letter and is not redelivered."""
 
     def require_extended(self, queue: Queue, sent: MessageId, seconds: float) -> None:
-        """Fail unless the redelivery of a message was put off, before it was acked."""
+        """Fail unless the redelivery of a message was postponed by `seconds` before its ack."""
 
     def require_delayed(self, queue: Queue, sent: MessageId, delay: float) -> None:
-        """Fail unless a message comes the first time after so many seconds."""
+        """Fail unless a message is first delivered after `delay` seconds."""
 
     def require_limits(self, queue: Queue, sent: MessageId, *, max_deliveries: int, ttl: float) -> None:
         """Fail unless a message that was nacked once has these limits."""
 
 
 class MemoryWorld:
-    """In memory, with a clock that is set by hand."""
+    """In memory, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -105,7 +105,7 @@ class MemoryWorld:
         )
 
     def _again(self, queue: Queue, sent: MessageId) -> Message | None:
-        """The redelivery of a message, if there was one by now."""
+        """Return the redelivery of a message, or None if there was none by now."""
         with queue.consumer() as consumer:
             while (message := consumer.receive(0)) is not None:
                 message.ack()
@@ -115,10 +115,10 @@ class MemoryWorld:
 
 
 class KafkaWorld:
-    """On a broker: the markers say what became of a message."""
+    """On a broker: the markers show the fate of a message."""
 
     def __init__(self, bootstrap: str) -> None:
-        # A consumer that is closed ends its poll first.
+        # A short poll, because closing a consumer waits for its poll to end.
         self._topics = QueueTopics(bootstrap, marker_partitions=3, consumer_next_message_timeout=50)
         self.service = self.make_service()
 
@@ -146,7 +146,7 @@ class KafkaWorld:
     def require_extended(self, queue: Queue, sent: MessageId, seconds: float) -> None:
         kept, end = self._behind_start(queue, sent, 2)
         assert kept.type is MarkerType.KEEPALIVE
-        # It counts from the moment of the marker, which is a little later than that of the call.
+        # The time counts from the marker, which is written a little later than the call.
         assert 0 <= seconds * 1000 - kept.redeliver_after_ms <= STALL_SECONDS * 1000
         assert end.type is MarkerType.END
 
@@ -159,7 +159,7 @@ class KafkaWorld:
         assert (start.max_deliveries, start.ttl_ms) == (max_deliveries, ttl * 1000)
 
     def _behind_start(self, queue: Queue, sent: MessageId, count: int = 1) -> list[Marker]:
-        """The markers of a message behind its Start, once there are so many, all in the partition of the Start."""
+        """Return the markers after a message's Start, once there are `count`; all must be in the Start's partition."""
         found: list[Marker] = []
 
         def complete() -> bool:
@@ -173,7 +173,7 @@ class KafkaWorld:
         start, *behind = found
         assert (start.type, start.key) == (MarkerType.START, queue.id)
         assert (start.delivery_count, start.origin_id) == (1, sent)
-        # By these it is told from another message, which may come to have its id.
+        # These fields distinguish it from another message that may get the same id.
         assert {(each.origin_id, each.enqueued_at_ms) for each in behind} == {(sent, start.enqueued_at_ms)}
         return [replace(each, enqueued_at_ms=None) for each in behind]
 
@@ -188,7 +188,7 @@ def send(queue: Queue, *payloads: bytes) -> list[MessageId]:
 
 
 def receive(consumer: QueueConsumer, count: int = 1) -> list[Message]:
-    """Receive so many messages, and no more."""
+    """Receive exactly `count` messages."""
     messages: list[Message] = []
     while len(messages) < count:
         batch = consumer.receive_batch(count - len(messages), SOON_SECONDS)

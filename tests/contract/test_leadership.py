@@ -1,4 +1,4 @@
-"""What every election promises, whatever it rests on."""
+"""The contract of every election: lease, NELI and the others."""
 
 import itertools
 import time
@@ -20,7 +20,7 @@ Make = Callable[[], Leadership]
 STAGED = "staged"
 COMPETING = [STAGED, ElectionKind.LEASE, ElectionKind.NELI]
 ALL = [*COMPETING, ElectionKind.NONE]
-# What is promised is promised to whoever is in time: a busy machine loses no leadership here.
+# Long time-outs, so that no competitor loses its leadership because the machine is busy.
 LEASE_SECONDS, HEARTBEAT_TIMEOUT_SECONDS = 8.0, 15.0
 
 _numbers = itertools.count()
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def outbox_dsn(stack: Stack) -> str:
-    """A database with an outbox, for all tests here: each has a name of its own."""
+    """A database with an outbox, shared by all tests here: each test has its own relay name."""
     dsn = stack.postgres.create_database("leaderships")
     with psycopg.connect(dsn) as connection:
         connection.execute("CREATE TABLE outbox ()")
@@ -37,14 +37,14 @@ def outbox_dsn(stack: Stack) -> str:
 
 @pytest.fixture
 def make(request: pytest.FixtureRequest, stack: Stack, outbox_dsn: str) -> Make:
-    """Make competitors for one and the same relay."""
+    """Return a function that makes competitors for one relay."""
     ballot, name = Ballot(), f"contract-{next(_numbers)}"
 
     def made() -> Leadership:
         if request.param == STAGED:
             return StagedLeadership(ballot)
         return competitor(
-            # One topic for all, as applications share one; the group is what tells them apart.
+            # One leader topic for all tests, as applications may share one; their groups differ.
             ElectionSettings(
                 kind=request.param,
                 leader_topic="contract.leader",
@@ -65,7 +65,7 @@ competing = pytest.mark.parametrize("make", COMPETING, indirect=True)
 
 
 @every
-def test_one_alone_leads_refreshes_its_id_and_is_over_when_stopped(make: Make) -> None:
+def test_a_sole_competitor_leads_refreshes_its_id_and_stops(make: Make) -> None:
     leadership = make()
     assert leadership.leader_id is None
     assert leadership.refresh() is None
@@ -73,7 +73,7 @@ def test_one_alone_leads_refreshes_its_id_and_is_over_when_stopped(make: Make) -
     acquired = leadership.wait(SOON_SECONDS)
     assert isinstance(acquired, Acquired)
     assert leadership.leader_id == acquired.leader_id
-    # Its election answers.
+    # The election has no trouble.
     eventually(lambda: leadership.trouble is None, SOON_SECONDS)
 
     another = leadership.refresh()
@@ -93,12 +93,12 @@ def test_one_alone_leads_refreshes_its_id_and_is_over_when_stopped(make: Make) -
     assert leadership.wait(SOON_SECONDS) == Revoked()
     assert leadership.wait(600) is None
     leadership.stop()
-    # Nobody has waited for long.
+    # No call has waited for long.
     assert time.monotonic() - began < 2 * SOON_SECONDS
 
 
 @every
-def test_one_that_was_stopped_before_it_was_started_never_leads(make: Make) -> None:
+def test_a_competitor_stopped_before_its_start_never_leads(make: Make) -> None:
     leadership = make()
     leadership.stop()
     leadership.start()
@@ -108,19 +108,19 @@ def test_one_that_was_stopped_before_it_was_started_never_leads(make: Make) -> N
 
 
 @competing
-def test_of_several_one_leads_and_whoever_stops_or_resigns_is_followed_at_once(make: Make) -> None:
+def test_one_of_several_competitors_leads_and_is_succeeded_at_once(make: Make) -> None:
     with Watched(make()) as first:
         one = first.leading()
         with Watched(make()) as second, Watched(make()) as third:
             mine = first.leadership.refresh()
             assert mine is not None
             assert second.leadership.refresh() is None
-            # It resigns, and another one leads; only then may it lead again.
+            # After it resigns, another competitor leads; only then may it lead again.
             first.leadership.resign()
             assert first.leadership.leader_id != mine
 
             def another_leads(_: Watched) -> bool:
-                # A group that is slow to decide may have it back in time to choose it again.
+                # A slow group may choose it again, if it rejoins before the decision.
                 if first.leads:
                     first.leadership.resign()
                 return second.leads or third.leads

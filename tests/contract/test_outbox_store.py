@@ -1,4 +1,4 @@
-"""What every store of an outbox promises a relay: Postgres in each shape, and the property tests' table model."""
+"""The contract of every outbox store: Postgres in each table shape, and the property tests' table model."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -38,15 +38,15 @@ class Place(Protocol):
     store: OutboxStore
 
     def write(self, id_: int, key: bytes | None = b"k", *, day: int = 1, topic: str = "t") -> None:
-        """Commit a row under an id, created on a day of January."""
+        """Commit a row with this id, created on this day of January."""
         ...
 
     def pending(self) -> dict[int, int]:
-        """Return ids and create times of what is to be sent."""
+        """Return ids and create times of the pending rows."""
         ...
 
     def replace_table(self) -> None:
-        """Put another table with the same rows in the outbox's place."""
+        """Replace the outbox by another table with the same rows."""
         ...
 
 
@@ -69,7 +69,7 @@ class ModelPlace:
 
 
 class PostgresPlace:
-    """In a database of the test's own."""
+    """In a Postgres database of the test."""
 
     def __init__(self, dsn: str, shape: Shape, settling: Settling) -> None:
         self._dsn, self.shape, self._settling = dsn, shape, settling
@@ -138,7 +138,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture
 def session(place: Place) -> Iterator[StoreSession]:
-    """A session of the relay's, whose tables are there and whose term is written."""
+    """A session of the relay, with its tables created and its term written."""
     with closing(place.store.session("thresher/relay/1", locate=True)) as session:
         session.create_tables()
         session.control.insert(NEW_ROW)
@@ -150,7 +150,7 @@ def wanted(*, rows: int = 100, **more: Any) -> Wanted:
 
 
 def going(*rows: tuple[int, int], dead: Sequence[DeadFate] = ()) -> Fates:
-    """Return fates of rows that just go, by id and day."""
+    """Return fates that remove rows, by id and day, and set others aside."""
     return Fates(ids=[id_ for id_, _ in rows], create_times=[created(day) for _, day in rows], dead=dead)
 
 
@@ -172,7 +172,7 @@ def test_a_table_is_located_and_described(place: Place) -> None:
         assert session.relation() is not None
 
 
-def test_sessions_of_one_database_agree_which_it_is(place: Place, session: StoreSession) -> None:
+def test_sessions_of_one_database_agree_on_its_identity(place: Place, session: StoreSession) -> None:
     with closing(place.store.session("b", locate=True)) as other:
         one, two = session.incarnation(), other.incarnation()
     assert (one.system_id, one.since) == (two.system_id, two.since)
@@ -230,7 +230,7 @@ def test_an_outbox_is_relayed_under_one_name(session: StoreSession) -> None:
     assert known(session, OTHER_RELAY).outbox == '"public"."other"'
 
 
-def test_a_taken_row_has_the_new_term_and_a_later_time(session: StoreSession) -> None:
+def test_a_taken_control_row_has_a_new_term_and_time(session: StoreSession) -> None:
     before = known(session)
     taken = session.control.take(RELAY, OLD_TERM)
     assert taken == known(session)
@@ -250,7 +250,7 @@ def test_a_layout_is_written_under_the_term_only(session: StoreSession) -> None:
     assert known(session) == replace(before, **layout)
 
 
-def test_a_new_term_forgets_on_which_incarnation_all_was_settled(session: StoreSession) -> None:
+def test_a_new_term_forgets_the_settled_incarnation(session: StoreSession) -> None:
     layout: dict[str, Any] = {"mode": "n", "shards": 7, "progress_topic_id": "id", "settled_on": "here"}
     session.control.lay_out(RELAY, term=TERM, **layout)
     assert known(session).settled_on == "here"
@@ -258,7 +258,7 @@ def test_a_new_term_forgets_on_which_incarnation_all_was_settled(session: StoreS
     assert known(session).settled_on is None
 
 
-def test_a_renamed_row_keeps_what_identifies_the_outbox(session: StoreSession) -> None:
+def test_a_renamed_control_row_keeps_the_outboxs_identity(session: StoreSession) -> None:
     session.control.lay_out(RELAY, term=TERM, mode="m", shards=2, progress_topic_id="id")
     before = known(session)
     assert not session.control.rename(OTHER_RELAY, old=RELAY, outbox='"public"."other"')
@@ -269,7 +269,7 @@ def test_a_renamed_row_keeps_what_identifies_the_outbox(session: StoreSession) -
     assert known(session, OTHER_RELAY) == replace(before, progress_topic_id=None)
 
 
-def test_a_name_that_is_known_keeps_its_own_row(session: StoreSession) -> None:
+def test_a_rename_keeps_the_row_of_an_existing_name(session: StoreSession) -> None:
     session.control.insert(replace(NEW_ROW, name=OTHER_RELAY, outbox='"public"."other"'))
     before = known(session, OTHER_RELAY)
     assert session.control.rename(OTHER_RELAY, old=RELAY, outbox=OUTBOX.quoted())
@@ -277,7 +277,7 @@ def test_a_name_that_is_known_keeps_its_own_row(session: StoreSession) -> None:
     assert known(session, OTHER_RELAY) == before
 
 
-def test_an_adopted_row_belongs_to_this_database(session: StoreSession) -> None:
+def test_an_adopted_control_row_belongs_to_this_database(session: StoreSession) -> None:
     session.control.lay_out(RELAY, term=TERM, mode="m", shards=2, progress_topic_id="id")
     before = known(session)
     assert session.control.adopt(RELAY, system_id="new")
@@ -311,7 +311,7 @@ def test_rows_are_settled_once(place: Place, session: StoreSession) -> None:
     assert place.pending().keys() == {2}
 
 
-def test_a_row_that_came_back_under_an_id_stays(place: Place, session: StoreSession) -> None:
+def test_another_row_under_a_settled_id_stays(place: Place, session: StoreSession) -> None:
     place.write(1, day=2)
     assert session.settlement.settle(going((1, 1))) == 0
     assert session.settlement.settle(going(dead=[dying(1, day=1)])) == 0
@@ -319,7 +319,7 @@ def test_a_row_that_came_back_under_an_id_stays(place: Place, session: StoreSess
     session.settlement.require_gone([1], [created(1)])
 
 
-def test_rows_that_had_one_id_in_turn_are_told_apart(place: Place, session: StoreSession) -> None:
+def test_successive_rows_with_one_id_are_told_apart(place: Place, session: StoreSession) -> None:
     place.write(1, day=2)
     place.write(2, day=1)
     assert session.settlement.settle(going((2, 3), (1, 1), (1, 2), (1, 3), (1, 2))) == 1
@@ -339,7 +339,7 @@ def test_a_settlement_that_fails_midway_changes_nothing(place: Place, session: S
     assert session.settlement.settle(going((1, 1), dead=[dying(2)])) == 2
 
 
-def test_rows_that_are_still_pending_are_told(place: Place, session: StoreSession) -> None:
+def test_a_check_for_gone_rows_refuses_pending_rows(place: Place, session: StoreSession) -> None:
     place.write(1)
     place.write(2)
     with pytest.raises(DatabaseRefused):
@@ -350,13 +350,13 @@ def test_rows_that_are_still_pending_are_told(place: Place, session: StoreSessio
         session.settlement.require_gone([1, 2], [created(1)] * 2)
 
 
-def test_with_a_mark_only_rows_that_carry_it_go(place: Place, session: StoreSession) -> None:
+def test_a_settlement_with_a_mark_removes_only_marked_rows(place: Place, session: StoreSession) -> None:
     for id_ in (1, 2, 3, 4):
         place.write(id_, topic="t" if id_ < 3 else "u")
     assert marked(session, MINE, held_topics=["u"]) == [1, 2]
     assert marked(session, OTHERS, held_topics=["t"]) == [3, 4]
     fates = going((1, 1), (3, 1), dead=[dying(2), dying(4)])
-    # A dead row goes whoever has marked it.
+    # A dead row is removed under any mark.
     assert session.settlement.settle(fates, mark=MINE) == 3
     assert place.pending().keys() == {3}
     session.settlement.require_gone([1, 3], [created(1)] * 2, mark=MINE)
@@ -387,7 +387,7 @@ def test_a_dead_row_is_moved_once(place: Place, session: StoreSession) -> None:
     assert (backlog.pending, backlog.dead, backlog.blocking) == (0, 2, 1)
 
 
-def test_of_a_dead_rows_fates_the_last_counts(place: Place, session: StoreSession) -> None:
+def test_the_last_fate_of_a_dead_row_counts(place: Place, session: StoreSession) -> None:
     place.write(1)
     assert session.settlement.settle(going(dead=[dying(1, kind="first"), dying(1, kind="last")])) == 1
     assert [row.kind for row in session.dead_rows.find()] == ["last"]
@@ -417,7 +417,7 @@ def test_a_dead_row_is_shown_whole(place: Place, session: StoreSession) -> None:
     (content,) = session.dead_rows.show(1)
     assert [content.row] == session.dead_rows.find()
     assert content.value in {b"value", "value"}
-    # Deimos' rows have no headers.
+    # Deimos' tables have no headers.
     assert content.headers in {(("h", b"1"),), (("h", "1"),), ()}
     assert session.dead_rows.show(2) == []
 
@@ -429,7 +429,7 @@ def test_a_replayed_row_has_its_id_and_a_new_time(place: Place, session: StoreSe
     assert session.dead_rows.replay(ids=[1]) == 1
     assert place.pending().keys() == {1}
     assert session.dead_rows.find() == []
-    # Its old progress record does not speak of it.
+    # An old progress record does not name the replayed row, because its create time differs.
     assert session.settlement.settle(fates) == 0
     assert place.pending()[1] > created(1)
 
@@ -445,7 +445,7 @@ def test_nothing_is_replayed_while_an_id_is_taken(place: Place, session: StoreSe
     assert place.pending() == {2: created(2)}
 
 
-def test_of_dead_rows_with_one_id_the_oldest_is_replayed(place: Place, session: StoreSession) -> None:
+def test_the_oldest_dead_row_of_an_id_is_replayed(place: Place, session: StoreSession) -> None:
     for day in (2, 1):
         place.write(1, day=day)
         session.settlement.settle(going(dead=[dying(1, day=day)]))
@@ -479,7 +479,7 @@ def test_a_marked_row_is_not_marked_again_by_its_leader(place: Place, session: S
     place.write(2)
     assert marked(session) == [2]
     assert marked(session) == []
-    # An older attempt's mark does not count.
+    # A mark of an older attempt does not count.
     assert marked(session, OTHERS) == [1, 2]
     assert marked(session) == [1, 2]
 
@@ -509,7 +509,7 @@ def test_rows_are_marked_by_key_in_order(place: Place, session: StoreSession) ->
     assert marked(session) == [4, 5]
 
 
-def test_a_batch_has_one_row_whatever_its_size(place: Place, session: StoreSession) -> None:
+def test_a_batch_holds_at_least_one_row_of_any_size(place: Place, session: StoreSession) -> None:
     place.write(1)
     place.write(2)
     assert marked(session, batch_bytes=1) == [1]
@@ -577,9 +577,7 @@ def test_reading_begins_on_the_known_incarnation_only(place: Place, session: Sto
         place.store.pending_reader("reader", since="another")
 
 
-def test_rows_of_a_table_that_replaced_the_outbox_are_not_read(
-    place: Place, session: StoreSession, reader: PendingReader
-) -> None:
+def test_rows_of_a_replacement_table_are_not_read(place: Place, session: StoreSession, reader: PendingReader) -> None:
     place.write(1)
     assert few(reader) == [1]
     place.replace_table()
@@ -596,7 +594,7 @@ def test_rows_of_a_table_that_replaced_the_outbox_are_not_read(
         assert few(anew) == [1]
 
 
-def test_rows_of_a_table_that_replaced_the_outbox_are_not_taken(place: Place, session: StoreSession) -> None:
+def test_rows_of_a_replacement_table_are_not_marked(place: Place, session: StoreSession) -> None:
     place.write(1)
     marks = session.marks(RELAY, TERM, table=session.incarnation().table)
     assert [row[0] for row in marks.mark(wanted(), MINE)] == [1]
@@ -616,12 +614,12 @@ def test_buckets_with_pending_rows_are_occupied(place: Place, session: StoreSess
     assert probe.occupied() == frozenset()
 
 
-def test_rows_in_flight_are_left_out_by_id_and_create_time(place: Place, reader: PendingReader) -> None:
+def test_reads_leave_out_rows_in_flight_by_id_and_time(place: Place, reader: PendingReader) -> None:
     place.write(1)
     place.write(2, day=2)
     assert few(reader) == [1, 2]
     assert few(reader, in_flight={1: created(1)}) == [2]
-    # Under the id of a row in flight, another one came back.
+    # Another row has the id of a row in flight.
     assert few(reader, in_flight={1: created(5)}) == [1, 2]
     batch = reader.by_buckets(wanted(in_flight={2: created(2)}), bounded=False)
     assert batch.column("id").to_pylist() == [1]
@@ -647,7 +645,7 @@ def test_a_read_is_bounded_by_rows_and_bytes(place: Place, reader: PendingReader
     for id_ in (1, 2, 3):
         place.write(id_)
     assert few(reader, rows=2) == [1, 2]
-    # A scan of the other tables knows no buckets.
+    # A scan of the other table shapes has no limit per bucket.
     scan = isinstance(place, PostgresPlace) and place.shape is not Shape.THRESHER
     assert few(reader, rows_per_bucket=1) == ([1, 2, 3] if scan else [1])
     assert few(reader, batch_bytes=1) == [1]
@@ -655,10 +653,8 @@ def test_a_read_is_bounded_by_rows_and_bytes(place: Place, reader: PendingReader
     assert reader.by_buckets(wanted(batch_bytes=1), bounded=False).num_rows == 3
 
 
-def test_rows_by_id_leave_out_none_that_is_before_them(
-    place: Place, session: StoreSession, reader: PendingReader
-) -> None:
-    # The first bucket has the older rows and more of them than it may give.
+def test_a_read_by_id_skips_no_earlier_row(place: Place, session: StoreSession, reader: PendingReader) -> None:
+    # The first bucket has the older rows, and more of them than its limit.
     keys = [b"a"] * 4 + [b"b", b"a", b"b"]
     for id_, key in enumerate(keys, 1):
         place.write(id_, key)
@@ -680,14 +676,14 @@ def test_rows_by_id_leave_out_none_that_is_before_them(
 
 
 def older(window: pa.RecordBatch) -> list[bool]:
-    """Which rows were written by a transaction that is older than the one that was named."""
+    """Tell which rows were written by a transaction older than the given one."""
     ages, horizons = (window.column(name).to_pylist() for name in ("age", "horizon_age"))
     return [age > horizon for age, horizon in zip(ages, horizons, strict=True)]
 
 
 def test_a_window_has_its_ids_in_order(place: Place, reader: PendingReader) -> None:
     if isinstance(place, PostgresPlace) and place.shape is not Shape.THRESHER:
-        # It has no index for windows, and nobody reads any there.
+        # This shape has no index for windows, and a relay reads none there.
         return
     for id_ in (5, 2, 4, 3, 1):
         place.write(id_, b"other" if id_ == 3 else b"k")
@@ -699,7 +695,7 @@ def test_a_window_has_its_ids_in_order(place: Place, reader: PendingReader) -> N
     _, whole = reader.window(wanted(rows=3), after=0, upto=9, oldest_transaction=oldest)
     assert not whole
     if isinstance(place, PostgresPlace):
-        # A row that was written after the look is not older.
+        # A row that was written after `oldest_transaction` is not older.
         place.write(6)
         window, _ = reader.window(wanted(), after=4, upto=9, oldest_transaction=oldest)
         assert older(window) == [True, False]
@@ -711,7 +707,7 @@ def test_a_window_has_its_ids_in_order(place: Place, reader: PendingReader) -> N
     assert reader.next_id(wanted(), after=7) is None
 
 
-def test_while_a_key_is_blocked_no_transaction_is_named(
+def test_no_oldest_transaction_is_named_while_a_key_is_blocked(
     place: Place, session: StoreSession, reader: PendingReader
 ) -> None:
     assert reader.oldest_transaction() is not None
@@ -723,7 +719,7 @@ def test_while_a_key_is_blocked_no_transaction_is_named(
 # The backlog
 
 
-def test_what_waits_is_counted_by_bucket(place: Place, session: StoreSession) -> None:
+def test_pending_rows_are_counted_by_bucket(place: Place, session: StoreSession) -> None:
     empty = session.backlog()
     assert (empty.pending, empty.exact, dict(empty.by_bucket), empty.oldest_seconds) == (0, True, {}, None)
     for id_, key in ((1, b"k"), (2, b"k"), (3, b"other")):
@@ -737,7 +733,7 @@ def test_what_waits_is_counted_by_bucket(place: Place, session: StoreSession) ->
     later = session.backlog()
     assert (later.pending, dict(later.by_bucket)) == (1, {bucket_of(b"k"): 1})
     assert later.oldest_seconds is not None
-    # A day younger.
+    # The oldest pending row is now a day younger.
     assert oldest - 86_400 <= later.oldest_seconds < oldest - 86_000
 
 

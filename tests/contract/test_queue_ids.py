@@ -1,4 +1,4 @@
-"""What queues promise of their ids, on Kafka and in memory: any bytes, any number, each by itself."""
+"""The contract of queue ids, on Kafka and in memory: any bytes, any number of queues, each separate."""
 
 import threading
 import uuid
@@ -31,7 +31,7 @@ def test_text_is_the_same_queue_as_its_utf_8(service: Service) -> None:
 
 
 @pytest.mark.parametrize("given", ["", b"", b"x" * 201, "ü" * 101, "\ud800", 5, None, bytearray(b"x")])
-def test_what_is_no_id_is_refused(service: Service, given: Any) -> None:
+def test_an_invalid_queue_id_is_refused(service: Service, given: Any) -> None:
     with pytest.raises(InvalidInput):
         service.queue(given)
 
@@ -57,7 +57,7 @@ def test_thousands_of_queues_cost_no_thread_each(service: Service) -> None:
     queues = [service.queue(f"{name}-{number}") for number in range(3_000)]
     with queues[0].producer() as producer:
         producer.send(b"the first one starts a thread")
-    # Consumers of other tests may end meanwhile, and nothing else of ours may begin.
+    # Meanwhile, threads of other tests may end, and no other thread of queues may begin.
     before = set(threading.enumerate())
     sent = [each.producer().send_async(each.id) for each in queues[1:]]
     begun = {thread.name for thread in set(threading.enumerate()) - before}

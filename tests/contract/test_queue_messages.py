@@ -1,4 +1,4 @@
-"""What queues promise of messages, on Kafka and in memory: they arrive as they were sent, or are refused."""
+"""The contract of messages, on Kafka and in memory: they arrive as they were sent, or are refused."""
 
 import os
 import time
@@ -24,7 +24,7 @@ def test_a_message_arrives_as_it_was_sent(service: Service, queue: Queue) -> Non
     assert message.id == message.origin_id == sent
     assert message.queue == queue.id
     assert message.delivery_count == 1
-    # By the clock of the sender, or of its broker.
+    # The time of the sender's clock, or of its broker's.
     assert abs(message.enqueued_at_ms / 1000 - began) < STALL_SECONDS
     assert message.enqueued_at.timestamp() * 1000 == pytest.approx(message.enqueued_at_ms)
 
@@ -40,7 +40,7 @@ def test_headers_keep_their_order_repeated_names_and_nulls(queue: Queue) -> None
 
 
 def test_payloads_from_nothing_to_the_limit_arrive(service: Service, queue: Queue) -> None:
-    # The queue's id counts too.
+    # The queue's id counts towards the limit.
     largest = service.config.max_message_bytes - len(queue.id)
     payloads = [b"", os.urandom(1_000_000), os.urandom(largest)]
     send(queue, *payloads)
@@ -59,7 +59,7 @@ def test_a_message_above_the_limit_is_refused_before_sending(service: Service, q
         with pytest.raises(MessageInvalid, match="max-message-bytes"):
             producer.send(b"", {"large": bytes(most)})
         with pytest.raises(MessageInvalid, match="max-message-bytes"):
-            # Text counts by its bytes.
+            # Text counts by its UTF-8 bytes.
             producer.send(b"", {"ü" * (most // 2): b""})
         assert producer.flush(0)
 

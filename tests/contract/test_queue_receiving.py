@@ -1,4 +1,4 @@
-"""What queues promise a receiver, on Kafka and in memory."""
+"""The contract of receiving, on Kafka and in memory."""
 
 import itertools
 import threading
@@ -13,14 +13,14 @@ from tests.processes import eventually
 from thresher.queue import MessageId, Queue, QueueClosed, QueueConsumer
 
 
-def test_a_receive_waits_no_longer_than_it_is_told(queue: Queue) -> None:
+def test_a_receive_waits_no_longer_than_its_timeout(queue: Queue) -> None:
     with queue.consumer() as consumer:
         assert consumer.receive(0) is None
         assert consumer.receive(0.05) is None
         assert consumer.receive_batch(10, 0.05) == []
 
 
-def test_a_batch_has_what_is_there_and_no_more_than_asked(queue: Queue) -> None:
+def test_a_batch_holds_available_messages_up_to_its_limit(queue: Queue) -> None:
     payloads = [b"%d" % number for number in range(5)]
     send(queue, *payloads)
     with queue.consumer() as consumer:
@@ -48,7 +48,7 @@ def test_a_message_that_comes_later_ends_the_waiting(queue: Queue) -> None:
 def test_close_ends_receives_that_wait(queue: Queue) -> None:
     with ThreadPoolExecutor(2) as pool, queue.consumer() as consumer:
         waiting: list[Future[Any]] = [pool.submit(consumer.receive), pool.submit(consumer.receive_batch, 5)]
-        # Meanwhile both have begun to wait.
+        # By now both calls wait.
         assert consumer.receive(0.2) is None
         consumer.close()
         for each in waiting:
@@ -115,7 +115,7 @@ def test_consumers_of_one_queue_share_its_messages(queue: Queue) -> None:
         pool.submit(consume, one, seen[0])
         pool.submit(consume, other, seen[1])
         numbers = itertools.count()
-        # Until both are members, one of them may have them all.
+        # Until both are members of the group, one of them may get all messages.
         deadline = time.monotonic() + SOON_SECONDS
         while not all(seen) and time.monotonic() < deadline:
             producer.send(b"%d" % next(numbers))

@@ -1,4 +1,4 @@
-"""What queues promise a handler, on Kafka and in memory."""
+"""The contract of runs with handlers, on Kafka and in memory."""
 
 import signal
 import threading
@@ -25,7 +25,7 @@ def test_run_acks_on_return_and_gives_back_on_an_exception(world: World, queue: 
 
     with ThreadPoolExecutor(1) as pool, queue.consumer() as consumer:
         running = pool.submit(consumer.run, handle, 2)
-        # The back-off is a second: in this test no other consumer gets it meanwhile.
+        # The back-off is a second: no consumer gets the nacked message within this test.
         eventually(lambda: len(handled) == 3 and consumer.in_progress == 0, SOON_SECONDS)
         consumer.close()
         running.result(SOON_SECONDS)

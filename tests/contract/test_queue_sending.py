@@ -1,4 +1,4 @@
-"""What queues promise a sender, on Kafka and in memory."""
+"""The contract of sending, on Kafka and in memory."""
 
 from concurrent.futures import Future
 from typing import Any

@@ -1,6 +1,6 @@
-"""What queues promise of acks, nacks, rejects and the end, on Kafka and in memory.
+"""The contract of ack, nack, reject and close, on Kafka and in memory.
 
-`queue_worlds` judges what became of a message.
+`queue_worlds` checks the fate of a message.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_a_nack_gives_back_after_its_delay(world: World, queue: Queue, delay: fl
     (sent,) = send(queue, b"x")
     with queue.consumer() as consumer:
         (message,) = receive(consumer)
-        # What was started goes back to where it can be received: to another consumer, in this test.
+        # After `leave`, this consumer gets no message again: the redelivery goes to another consumer.
         consumer.leave()
         message.nack(delay, sync=True)
     world.require_redelivery(queue, sent, delay=delay)
@@ -103,7 +103,7 @@ def test_after_close_nothing_can_be_settled_or_received(world: World, queue: Que
     world.require_redelivery(queue, sent)
 
 
-def test_close_gives_back_what_was_never_received_uncounted(world: World, queue: Queue) -> None:
+def test_close_gives_back_unreceived_messages_without_counting_a_delivery(world: World, queue: Queue) -> None:
     sent = send(queue, b"1", b"2", b"3")
     with queue.consumer() as consumer:
         eventually(lambda: consumer.in_progress == 3, SOON_SECONDS)
@@ -112,7 +112,7 @@ def test_close_gives_back_what_was_never_received_uncounted(world: World, queue:
         world.require_redelivery(queue, message_id, counted=message_id == received.id)
 
 
-def test_a_consumer_that_left_still_has_what_was_started(queue: Queue) -> None:
+def test_a_consumer_that_left_still_delivers_started_messages(queue: Queue) -> None:
     send(queue, b"1", b"2")
     with queue.consumer() as consumer:
         eventually(lambda: consumer.in_progress == 2, SOON_SECONDS)
@@ -128,7 +128,7 @@ def test_a_consumer_that_left_still_has_what_was_started(queue: Queue) -> None:
     assert message.payload == b"3"
 
 
-def test_a_closed_service_has_closed_all(world: World, queue: Queue) -> None:
+def test_closing_a_service_closes_its_producers_and_consumers(world: World, queue: Queue) -> None:
     with world.make_service() as service:
         same = service.queue(queue.id)
         producer, consumer = same.producer(), same.consumer()

@@ -1,4 +1,4 @@
-"""An application with a dispatcher as a program of its own, which dies at a point. Takes its settings as JSON.
+"""An application with a dispatcher, as a program that kills itself at a given point. Takes its settings as JSON.
 
 python -m tests.crash.dispatch_program '{"dsn": "…", "kafka": {…}, "topic": "t", "rows": 20, "die": "sent"}'
 """
@@ -17,7 +17,7 @@ from thresher.publisher import Dispatcher
 from thresher.publisher.dispatch_table import DispatchTable
 from thresher.publisher.kafka_backend import KafkaBackend
 
-# With rows locked, with rows sent and not stamped, and with rows stamped and not committed.
+# Points: rows are locked; rows are sent and not stamped; rows are stamped and not committed.
 POINTS = ("locked", "sent", "stamped")
 
 

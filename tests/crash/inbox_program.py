@@ -1,4 +1,4 @@
-"""A consumer with an inbox as a program of its own, which kills itself at a point. Takes its settings as JSON.
+"""A consumer with an inbox, as a program that kills itself at a given point. Takes its settings as JSON.
 
 python -m tests.crash.inbox_program '{"dsn": "…", "kafka": {…}, "topic": "t", "die": "worked", "after": 5}'
 """
@@ -16,12 +16,12 @@ from confluent_kafka import Consumer
 from thresher.inbox.consuming import consume
 from thresher.inbox.dead import InboxRecord
 
-# Before the work, between work and commit, and between the database's commit and the offsets'.
+# Points: before the work; between the work and its commit; between the database's commit and that of the offsets.
 POINTS = ("entered", "worked", "committed")
 
 
 class Dying:
-    """Counts down to its death."""
+    """Kills the process when its counter reaches zero."""
 
     def __init__(self, point: str | None, after: int) -> None:
         self._point, self._left = point, after

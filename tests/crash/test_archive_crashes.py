@@ -1,4 +1,4 @@
-"""Archivers that are killed or stopped at every point: each row is in the outbox or in the archive, and once."""
+"""Archivers that are killed or stopped at every point: each row is in the outbox or in the archive, exactly once."""
 
 import os
 import signal
@@ -15,9 +15,9 @@ from tests.processes import eventually, is_stopped
 from thresher.archive.run import ArchivePoint
 
 ALL = Counter(range(1, DUE + YOUNG + WAITING + 1))
-# Of each of the others the one before, and the one after, the commit.
+# An archive in a table has only these two points: right before and right after its commit.
 OF_TABLE = (ArchivePoint.REMOVING, ArchivePoint.REMOVED)
-# What was complete when it was left is not written again.
+# Points at which the batch's file is complete: the next run does not write it again.
 COMPLETE = frozenset({ArchivePoint.RENAMED, ArchivePoint.NAMED, ArchivePoint.REMOVING})
 
 
@@ -44,7 +44,7 @@ def test_an_archiver_that_is_killed_anywhere_loses_and_repeats_nothing(
 ) -> None:
     assert started(place, target, point, "SIGKILL").wait(60) == -signal.SIGKILL
     left = {path.name for path in place.files}
-    # The dead one's session may be there for a moment, and with it the lock.
+    # The session of the killed archiver, and its lock, may last for a moment.
     eventually(lambda: not archivers(place), 30)
     done = place.archiver(target).run()
     assert place.everything(target) == ALL
@@ -57,7 +57,7 @@ def test_an_archiver_that_is_killed_anywhere_loses_and_repeats_nothing(
         assert place.unfinished() == 0
         assert left <= {path.name for path in place.files}, "a complete file stays as it is"
         assert len(left) == 2 if point in COMPLETE or finished else len(left) == 1
-        # Nothing but files with their names, and the mark of the directory.
+        # The directory holds only files under their final names, and its own marker file.
         assert sorted(path.suffix for path in place.directory.iterdir()) == ["", *[".parquet"] * 3]
 
 
@@ -66,7 +66,7 @@ def test_an_archiver_that_was_stopped_and_superseded_changes_nothing(place: Outb
     stopped = started(place, "files", point, "SIGSTOP")
     try:
         eventually(lambda: is_stopped(stopped.pid), 60)
-        # Its connections are lost, and with them the lock.
+        # Ending its connections frees its lock.
         place.sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'thresher/archive%'"
         )
@@ -78,13 +78,13 @@ def test_an_archiver_that_was_stopped_and_superseded_changes_nothing(place: Outb
         os.kill(stopped.pid, signal.SIGCONT)
     assert stopped.wait(60) == 1
     assert place.ids() == before[0]
-    # A file that it completed after all is removed by the next run, at the latest.
+    # The stopped archiver may still complete a file. The next run removes that file.
     place.archiver("files").run()
     assert Counter(place.archived_ids("files")) == before[1]
     assert place.everything("files") == ALL
 
 
-def test_a_complete_file_that_is_damaged_is_written_anew(place: OutboxPlace) -> None:
+def test_a_complete_file_that_is_damaged_is_written_again(place: OutboxPlace) -> None:
     assert started(place, "files", ArchivePoint.NAMED, "SIGKILL").wait(60) == -signal.SIGKILL
     eventually(lambda: not archivers(place), 30)
     (last,) = [

@@ -1,6 +1,6 @@
-"""Captures that are killed, stopped and doubled, and servers that go: each record takes effect once, in its order.
+"""Captures that are killed, stopped or run twice, and servers that restart: each record takes effect once, in order.
 
-The handler adds: a record that was applied twice, or not at all, shows in the sum.
+The handler adds each record's total, so that a record applied twice, or not at all, shows in the sum.
 """
 
 import random
@@ -17,7 +17,7 @@ from tests.faults.program import Program
 from tests.processes import eventually, marked
 from thresher.devstack.stack import Stack
 
-# Seen: 8 s for a capture to start; 15 s for a session that stands still to be ended.
+# Seen: 8 s for a capture to start; 15 s until the server ends a session that does not move.
 PATIENCE_SECONDS = 90.0
 MARK = "THRESHER_CAPTURE_TEST"
 ADDING = {"handler": "tests.capture.functions:count_orders"}
@@ -43,7 +43,7 @@ class Captures:
         return process
 
     def end(self) -> None:
-        """End all of them, and see that nothing of them is left."""
+        """End all captures, and check that none of their processes is left."""
         for process in self.processes:
             process.terminate()
         for number, process in enumerate(self.processes):
@@ -79,7 +79,7 @@ def captures(stack: Stack, dsn: str, tmp_path: Path) -> Iterator[Captures]:
 
 
 def add(orders: CapturedOrders, count: int = ORDERS) -> dict[str, int]:
-    """Publish so many orders of a few customers, each of 1, and return the sums."""
+    """Publish `count` orders of a few customers, each with a total of 1, and return the expected sums."""
     names = [f"c{number % 7}" for number in range(count)]
     orders.publish(*((name, 1) for name in names))
     return {name: names.count(name) for name in set(names)}
@@ -95,7 +95,8 @@ def test_a_killed_capture_applies_each_record_once(captures: Captures, who: str,
     victim = captures.start({"point": point, "who": who, "after": 2})
     eventually(lambda: captures.has_crashed(0), PATIENCE_SECONDS, captures.said)
     if who == "driver":
-        # A worker comes back by itself; a process is started again by whoever runs it.
+        # The engine replaces a killed worker. After a killed driver, a supervisor starts the program again: here, the
+        # test.
         eventually(lambda: victim.poll() is not None, PATIENCE_SECONDS, captures.said)
         captures.start()
     captures.await_rows(wanted)
@@ -123,7 +124,7 @@ def test_a_stopped_capture_that_resumes_changes_nothing(captures: Captures) -> N
 
 
 def test_two_captures_at_once_apply_each_record_once(captures: Captures) -> None:
-    """Both lead: each is elected by an election of its own."""
+    """Both captures lead, because each has an election of its own."""
     orders = captures.orders
     orders.keys["topics"] = {orders.topic: ADDING}
     for number in range(2):
@@ -144,7 +145,7 @@ def test_two_captures_at_once_apply_each_record_once(captures: Captures) -> None
 
 
 def test_repeated_and_late_records_never_take_a_row_back(captures: Captures) -> None:
-    """A producer that repeats and deletes, partitions that are raised, workers that are killed: the last state."""
+    """Repeated records, tombstones, added partitions and killed workers leave each row in its last state."""
     orders, draw = captures.orders, random.Random(7)
     orders.keys["topics"] = {orders.topic: {"table": "orders", "columns": COLUMNS}}
     captures.start({"point": "before-commit", "who": "worker", "after": 3}, shards=2)
@@ -156,11 +157,11 @@ def test_repeated_and_late_records_never_take_a_row_back(captures: Captures) -> 
         if number == 200:
             orders.widen(7)
         if number < 200 and draw.random() < 0.2:
-            # Not behind the raise: a deleted row has no guard against what is unread in its former partition.
+            # Before partitions are added: a deleted row has no guard against unread records of its former partition.
             del wanted[name]
             orders.publish((name, None), timestamp=number)
         elif draw.random() < 0.3:
-            # The same record again, later in the topic: it is the newest until the next one.
+            # The same record again, later in the topic: it counts as the newest until the next record.
             orders.publish((name, number), timestamp=number)
     captures.await_rows(wanted)
     assert orders.dead() == []
@@ -197,6 +198,6 @@ def test_a_database_and_a_broker_that_restart_cost_nothing(proxied: tuple[Stack,
 def _answers(orders: CapturedOrders) -> bool:
     try:
         orders.rows()
-    except Exception:  # noqa: BLE001 - whatever it is, it is not there yet
+    except Exception:  # noqa: BLE001 - any error means: not there yet
         return False
     return True

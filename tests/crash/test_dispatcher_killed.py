@@ -1,4 +1,4 @@
-"""A dispatcher that is killed at any point loses nothing: the sweeper sends its rows, perhaps again."""
+"""A dispatcher that is killed at any point loses nothing: the sweeper sends its rows, some of them a second time."""
 
 import signal
 from collections import Counter
@@ -31,6 +31,6 @@ def test_a_killed_dispatchers_rows_are_swept(stack: Stack, dsn: str, topic_prefi
         limits={"min_age_seconds": 0.1, "sweep_seconds": 0.1},
     ) as relaying:
         relaying.until(lambda: place.pending() == 0)
-    # Nothing was sent at the first point; at the others, all of it.
+    # At the first point nothing was sent; at the other points, every row was.
     read = Counter(int(each.value() or b"") for each in place.read(ROWS * (2 * len(POINTS) - 1)))
     assert read == dict.fromkeys(range(ROWS), 2 * len(POINTS) - 1)

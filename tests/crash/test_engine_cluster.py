@@ -1,7 +1,7 @@
-"""On a real standalone cluster of a master and two workers, to which our environment is shipped without PySpark.
+"""The engine on a real standalone cluster of a master and two workers. Our environment is shipped without PySpark.
 
-Run by `./run soak engine`; `./run test` has a relay on the same cluster. Bounds are five times what was seen, plus what
-a machine that stalls takes.
+Run by `./run soak engine`; `./run test` has a relay on the same cluster. Time limits are five times the longest time
+seen, plus the length of a stall of the machine.
 """
 
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.soak
 SHARDS = 4
 UP_SECONDS = 150.0
 RESTART_SECONDS = 60.0
-# Longer than a machine stalls.
+# Longer than a usual stall of the machine.
 SILENCE_SECONDS = 10.0
 
 
@@ -76,7 +76,7 @@ def test_shards_spread_over_both_workers(first_homes: set[str]) -> None:
     assert first_homes == {"one", "two"}
 
 
-def test_a_killed_worker_process(driver: Driver, shards: list[Shot]) -> None:
+def test_a_killed_worker_process_is_replaced(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     os.kill(victim["pid"], signal.SIGKILL)
     assert replaced(driver, victim, RESTART_SECONDS)["restarts"] == victim["restarts"] + 1
@@ -84,7 +84,7 @@ def test_a_killed_worker_process(driver: Driver, shards: list[Shot]) -> None:
         untouched(driver, neighbour)
 
 
-def test_a_killed_executor(driver: Driver, shards: list[Shot]) -> None:
+def test_a_killed_executor_is_replaced(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     os.kill(executor_of(victim["pid"]), signal.SIGKILL)
     assert replaced(driver, victim, RESTART_SECONDS)["restarts"] == victim["restarts"] + 1
@@ -103,7 +103,7 @@ def test_a_stopped_worker_process_is_replaced_and_ends(driver: Driver, shards: l
         untouched(driver, neighbour)
 
 
-def test_a_stopped_executor_is_replaced_and_finds_that_out_when_it_goes_on(driver: Driver, shards: list[Shot]) -> None:
+def test_a_stopped_executor_is_replaced_and_ends_when_resumed(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     executor = executor_of(victim["pid"])
     everybody = {executor, *descendants(executor)}
@@ -119,11 +119,11 @@ def test_a_stopped_executor_is_replaced_and_finds_that_out_when_it_goes_on(drive
         untouched(driver, neighbour)
 
 
-def test_a_stopped_executor_whose_python_lives_on(driver: Driver, shards: list[Shot]) -> None:
+def test_a_stopped_executor_with_a_live_worker_is_replaced(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     executor = executor_of(victim["pid"])
     os.kill(executor, signal.SIGSTOP)
-    # Its line is fine: only Spark can notice, and then the driver ends what is left.
+    # The task's line to the driver still works, so only Spark notices. The driver then ends the task.
     replaced(driver, victim, 90.0)
     eventually(lambda: not alive(victim["pid"]), 60)
     os.kill(executor, signal.SIGCONT)
@@ -148,7 +148,7 @@ def test_the_shards_of_a_killed_standalone_worker_go_on_elsewhere(
     spark_cluster.start_worker(unlucky)
 
 
-def test_after_the_driver_was_killed_its_executors_go(spark_cluster: Cluster, environment_archive: Path) -> None:
+def test_executors_end_after_their_driver_is_killed(spark_cluster: Cluster, environment_archive: Path) -> None:
     with driven(shards=1, spark=spark_cluster.options(environment_archive)) as victim:
         worker = victim.until(running, UP_SECONDS)["shards"][0]["pid"]
         executor = executor_of(worker)

@@ -1,7 +1,7 @@
-"""Whatever ends a task, its shard is back within a bound and its neighbour has not noticed; and nothing stays behind.
+"""However a task ends, its shard is back in time, its neighbour goes on undisturbed, and no process or file is left.
 
-Bounds are what a slow machine that stalls takes. Seen on a quick one: a killed worker 0.6 s, a stopped one 0.8 s more
-than its silence is borne, a killed daemon 1.4 s; without its JVM or its driver everything was gone within 0.5 s.
+Time limits allow for a slow machine that stalls. Seen on a fast one: a killed worker is back after 0.6 s, a stopped one
+0.8 s after its allowed silence, a killed daemon after 1.4 s. Without JVM or driver, all processes ended within 0.5 s.
 """
 
 import os
@@ -30,15 +30,15 @@ def send(shard: ShardSnapshot, number: signal.Signals) -> None:
     os.kill(shard.pid, number)
 
 
-def test_workers_killed_terminated_or_stopped_are_replaced_and_the_others_go_on(engines: Engines) -> None:
-    # Longer than a machine stalls: only who is stopped is silent, and who is terminated has the time to finish.
+def test_a_lost_worker_is_replaced_and_its_neighbours_go_on(engines: Engines) -> None:
+    # The limits are longer than a stall of the machine: only a stopped task is silent, and a terminated one can finish.
     with engines(TICKS, TALLY, shards=5, silence_seconds=8.0, orphan_seconds=30.0) as engine:
         killed, terminated, stopped, paused, neighbour = up(engine)
         send(stopped, signal.SIGSTOP)
         send(paused, signal.SIGSTOP)
         send(terminated, signal.SIGTERM)
         send(killed, signal.SIGKILL)
-        time.sleep(1.0)  # much less than a task may be silent
+        time.sleep(1.0)  # much less than the allowed silence of a task
         send(paused, signal.SIGCONT)
         after = replaced(engine, killed)
         assert (after.attempt, after.restarts) == (2, 1)
@@ -50,18 +50,18 @@ def test_workers_killed_terminated_or_stopped_are_replaced_and_the_others_go_on(
             untouched(engine, shard)
 
 
-def test_a_killed_worker_daemon_takes_its_workers_along_and_both_come_back(engines: Engines) -> None:
+def test_a_killed_worker_daemon_and_its_workers_come_back(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
         (daemon,) = {parent(shard.pid or 0) for shard in shards}
         os.kill(daemon, signal.SIGKILL)
         for shard in shards:
             replaced(engine, shard)
-        # Its outcome is known a moment before it has ended.
+        # The driver knows the outcome a moment before the daemon process has ended.
         eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), GONE_SECONDS)
 
 
-def test_a_worker_that_fails_again_and_again_backs_off_and_its_neighbour_goes_on(engines: Engines) -> None:
+def test_a_failing_worker_backs_off_and_its_neighbour_goes_on(engines: Engines) -> None:
     chain = (TICKS, ("misbehave", {"how": "exit_process", "always": True}), TALLY)
     with engines(*chain, back_off_seconds=0.05) as engine:
         neighbour = until(engine, lambda shot: shot.shards[1].counts.get("rows")).shards[1]
@@ -70,7 +70,7 @@ def test_a_worker_that_fails_again_and_again_backs_off_and_its_neighbour_goes_on
 
 
 def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) -> None:
-    # What a driver and a JVM that were killed together have left, an hour ago.
+    # A directory as left behind an hour ago by a driver and a JVM that were killed together.
     old = tmp_path / "thresher-spark-old"
     old.mkdir()
     os.utime(old, (0, 0))
@@ -86,9 +86,7 @@ def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killing_driver_and_jvm_leaves_only_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
         driver.up()
         driver.look()
@@ -97,7 +95,7 @@ def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(
         os.kill(jvm, signal.SIGKILL)
         driver.gone(GONE_SECONDS)
         (left,) = tmp_path.iterdir()
-    # The next one removes it, once it is a minute old.
+    # The next engine removes the directory, once it is a minute old.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     os.utime(left)
     sweep("thresher-spark-")
@@ -107,24 +105,24 @@ def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(
     assert not left.exists()
 
 
-def test_a_driver_that_was_killed_takes_a_shard_along_that_keeps_the_interpreters_lock(tmp_path: Path) -> None:
-    # Nothing in the worker's own process can run any more: the kernel's alarm has to end it.
+def test_a_killed_driver_ends_a_shard_that_holds_the_gil(tmp_path: Path) -> None:
+    # No thread of the worker can run while the lock is held: only the kernel's alarm can end the process.
     go = tmp_path / "go"
     chain = [("ticks", {}), ("misbehave", {"how": "hang_holding_the_lock", "when": str(go)}), ("tally", {})]
     policy = {"silence_seconds": 60.0, "deaf_seconds": 4.0, "orphan_seconds": 1.0}
     with driven(chain, policy=policy) as driver:
         shot = driver.until(lambda shot: shot["shards"][0]["counts"].get("misbehaved") and shot["shards"][1]["counts"])
         go.touch()
-        time.sleep(0.5)  # now it does
+        time.sleep(0.5)  # now the shard holds the lock
         driver.process.kill()
         driver.gone(GONE_SECONDS)  # seen: 5
         assert not alive(shot["shards"][0]["pid"])
 
 
-def test_a_driver_that_was_stopped_finds_its_shards_as_they_were_or_starts_them_again_and_killed_leaves_nothing(
+def test_a_driver_resumed_after_a_stop_has_all_shards_again(
     tmp_path: Path,
 ) -> None:
-    # Longer than a machine stalls: a task may be silent for so long, and a driver for longer.
+    # Both are longer than a stall of the machine: the allowed silence of a task, and the longer one of a driver.
     silence, deaf = 6.0, 15.0
     policy = {"silence_seconds": silence, "deaf_seconds": deaf}
     with driven(policy=policy, variables={"TMPDIR": str(tmp_path)}) as driver:
@@ -132,18 +130,18 @@ def test_a_driver_that_was_stopped_finds_its_shards_as_they_were_or_starts_them_
         driver.process.send_signal(signal.SIGSTOP)
         time.sleep(silence + 1.0)
         driver.process.send_signal(signal.SIGCONT)
-        time.sleep(1.5)  # whoever was taken for silent has been replaced by now
+        time.sleep(1.5)  # a task that counted as silent would be replaced by now
         rows = [shard["counts"]["rows"] for shard in before["shards"]]
         driver.until(lambda shot: all(s["counts"]["rows"] > n + 100 for s, n in zip(shot["shards"], rows, strict=True)))
         assert [(shard["attempt"], shard["last_error"]) for shard in driver.shot["shards"]] == [(1, None)] * 2
-        # For longer than a driver may be.
+        # Now the driver is silent for longer than its tasks allow: they end.
         pids = [shard["pid"] for shard in before["shards"]]
         driver.process.send_signal(signal.SIGSTOP)
-        eventually(lambda: not any(map(alive, pids)), deaf + GONE_SECONDS)  # seen: 0.4 beyond
+        eventually(lambda: not any(map(alive, pids)), deaf + GONE_SECONDS)  # seen: 0.4 s more
         driver.process.send_signal(signal.SIGCONT)
         shot = driver.until(lambda shot: running(shot) and all(shard["attempt"] == 2 for shard in shot["shards"]))
         assert "the driver was silent" in shot["shards"][0]["last_error"]
-        # For good.
+        # Finally the driver is killed.
         driver.look()
         assert len(driver.seen) >= 4  # itself, the JVM, the daemon, two workers
         driver.process.kill()

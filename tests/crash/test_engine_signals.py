@@ -1,7 +1,7 @@
-"""Signals stop the engine in good order: in a plain program, under `spark-submit`, in a terminal. A second: at once.
+"""Signals stop the engine after its open batches: in a program, under `spark-submit`, in a terminal. A second: at once.
 
-Bounds are what a slow machine that stalls takes. Seen on a quick one: a stop took 1.6 s and the batch that was open, at
-once 0.3 s.
+Time limits allow for a slow machine that stalls. Seen on a fast one: a stop took 1.6 s plus the open batch; a stop at
+once took 0.3 s.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from thresher.core.java import find_java
 STOP_SECONDS = 90.0
 AT_ONCE_SECONDS = 60.0
 BATCH_SECONDS = 1.0
-# Makes the terminal on standard input the controlling one of a new session, as a shell would.
+# Makes the terminal on standard input the controlling terminal of a new session, as a shell does.
 TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 os.setsid()
@@ -43,7 +43,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """A place for temporary files that the program has for itself."""
+    """A directory for the temporary files of the program alone."""
     place = tmp_path / "temporary"
     place.mkdir()
     return place
@@ -79,7 +79,7 @@ def all_batches_were_finished(trace: Path) -> bool:
     return bool(began) and sorted(began) == sorted(ended)
 
 
-def test_a_plain_program_that_is_terminated_finishes_its_batches_and_ends_well(trace: Path, temporary: Path) -> None:
+def test_a_terminated_program_finishes_its_batches_and_exits_cleanly(trace: Path, temporary: Path) -> None:
     with driven(chain(trace), variables={"TMPDIR": str(temporary)}) as driver:
         in_the_middle_of_a_batch(driver, trace)
         driver.process.terminate()
@@ -91,10 +91,10 @@ def test_a_plain_program_that_is_terminated_finishes_its_batches_and_ends_well(t
 
 
 def test_a_second_signal_ends_everything_at_once(trace: Path) -> None:
-    # Neither the batch nor the grace ends within what "at once" may take.
+    # The batch and the grace both last longer than the limit for "at once".
     with driven(chain(trace, seconds=600.0), policy={**STEADY, "grace_seconds": 600.0}) as driver:
         driver.up()
-        # Whichever thread the kernel chooses.
+        # The kernel may deliver a signal to any thread.
         signal_a_thread(driver.process.pid, signal.SIGTERM)
         driver.until(lambda shot: shot["state"] == "stopping")
         signal_a_thread(driver.process.pid, signal.SIGTERM)
@@ -104,8 +104,9 @@ def test_a_second_signal_ends_everything_at_once(trace: Path) -> None:
     assert not all_batches_were_finished(trace)
 
 
-def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
-    # Early and late in what takes four at once seven seconds; the JVM is a shell first, then waits for its context.
+def test_a_signal_while_spark_starts_stops_the_program(trace: Path, tmp_path: Path) -> None:
+    # Early and late in the start, which takes 7 s for four at once: the JVM's launch script runs, then its context
+    # starts.
     delays = (0.1, 1.0, 2.5, 4.0)
     places = [tmp_path / str(delay) for delay in delays]
     with contextlib.ExitStack() as stack:
@@ -127,7 +128,7 @@ def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
             assert not list(place.iterdir()), place
 
 
-def test_ctrl_c_in_a_terminal(trace: Path, temporary: Path, terminal: tuple[int, int]) -> None:
+def test_ctrl_c_in_a_terminal_stops_the_engine(trace: Path, temporary: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     command = (sys.executable, "-c", TAKE_TERMINAL, sys.executable)
     with driven(chain(trace), command=command, terminal=theirs, variables={"TMPDIR": str(temporary)}) as driver:
@@ -140,7 +141,7 @@ def test_ctrl_c_in_a_terminal(trace: Path, temporary: Path, terminal: tuple[int,
     assert not list(temporary.iterdir())
 
 
-def test_sigterm_under_spark_submit(trace: Path) -> None:
+def test_sigterm_under_spark_submit_stops_the_engine(trace: Path) -> None:
     with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
         in_the_middle_of_a_batch(driver, trace)
         driver.look()
@@ -151,7 +152,7 @@ def test_sigterm_under_spark_submit(trace: Path) -> None:
 
 
 @pytest.mark.soak
-def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> None:
+def test_ctrl_c_under_spark_submit_stops_the_engine(trace: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     command = (sys.executable, "-c", TAKE_TERMINAL, *SPARK_SUBMIT)
     with driven(chain(trace), command=command, terminal=theirs, variables=submit_variables()) as driver:
@@ -163,8 +164,8 @@ def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> No
         driver.gone()
 
 
-def test_nothing_is_left_of_spark_submit_or_of_its_program_when_either_is_killed(trace: Path, tmp_path: Path) -> None:
-    # What a killed JVM of the user's leaves behind is the user's; here it shall not lie around.
+def test_killing_spark_submit_or_its_program_leaves_nothing(trace: Path, tmp_path: Path) -> None:
+    # A killed JVM leaves files in its temporary directory. The user has to remove these; here the test does.
     command = (*SPARK_SUBMIT, "--driver-java-options", f"-Djava.io.tmpdir={tmp_path}")
     variables = submit_variables() | {"SPARK_LOCAL_DIRS": str(tmp_path)}
     with (
@@ -187,7 +188,7 @@ def test_nothing_is_left_of_spark_submit_or_of_its_program_when_either_is_killed
 
 
 @pytest.mark.soak
-def test_settings_that_break_the_engine_are_refused_by_name_under_spark_submit() -> None:
+def test_spark_submit_settings_that_break_the_engine_are_refused() -> None:
     command = (*SPARK_SUBMIT, "--conf", "spark.speculation=true")
     with driven(command=command, variables=submit_variables()) as driver:
         assert driver.end(60) == 2

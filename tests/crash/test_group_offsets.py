@@ -1,4 +1,4 @@
-"""A process that asks for a group's offsets outlives the restart of its broker."""
+"""A process that asks for a group's offsets survives a restart of the broker."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def test_asking_for_offsets_survives_a_coordinator_that_is_not_ready(own_stack: 
         assert asking.stdout is not None
         assert asking.stdout.readline() == b"ready\n"
         for _ in range(RESTARTS):
-            # Long enough to know who the coordinator is.
+            # Long enough for the client to learn the coordinator.
             time.sleep(3)
             own_stack.kafka.nodes[number].kill()
             own_stack.kafka.start_node(number)

@@ -45,7 +45,7 @@ class Place:
         self.processes: list[subprocess.Popen[bytes]] = []
         with psycopg.connect(dsn) as connection:
             create_inbox(connection, INBOX)
-            # No constraint: a message that is processed twice is to be seen.
+            # No unique constraint: a message that is processed twice must show.
             connection.execute("CREATE TABLE work (n int)")
 
     def start(self, **settings: Any) -> "subprocess.Popen[bytes]":
@@ -55,7 +55,7 @@ class Place:
         return self.processes[-1]
 
     def send(self, numbers: range, *, times: int = 1, **more: Any) -> None:
-        """Send messages, each so many times with the same id."""
+        """Send messages, each `times` times under one id."""
         producer = Producer({"bootstrap.servers": self.kafka["bootstrap.servers"], "acks": "all"})
         for number in numbers:
             for _ in range(times):
@@ -84,14 +84,14 @@ def place(stack: Stack, dsn: str, tmp_path: Path) -> Iterator[Place]:
         process.wait(60)
 
 
-def test_sixteen_consumers_that_are_killed_at_any_point_process_each_message_once(place: Place) -> None:
+def test_sixteen_killed_consumers_process_each_message_once(place: Place) -> None:
     place.send(range(MESSAGES // 2), times=2)
     victims = [place.start(die=point, after=after) for after, point in zip((3, 9, 2), POINTS, strict=True)]
     for _ in range(CONSUMERS - len(victims)):
         place.start()
     place.send(range(MESSAGES // 2, MESSAGES), times=2)
     eventually(lambda: len(place.worked()) == MESSAGES, PATIENCE_SECONDS, place.said)
-    # The repeats of all of them are behind these.
+    # These messages come after all repeats: once they are processed, every repeat was read too.
     for number in range(MESSAGES, MESSAGES + 40):
         place.send(range(number, number + 1))
     eventually(lambda: len(place.worked()) == MESSAGES + 40, PATIENCE_SECONDS, place.said)
@@ -99,9 +99,9 @@ def test_sixteen_consumers_that_are_killed_at_any_point_process_each_message_onc
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_consumer_that_is_killed_leaves_its_work_done_once_or_to_another(place: Place, point: str) -> None:
+def test_the_messages_of_a_killed_consumer_are_processed_once(place: Place, point: str) -> None:
     place.send(range(30))
-    # The first commit of offsets; or in the middle of a batch.
+    # It dies at its first commit of offsets, or in the middle of a batch.
     victim = place.start(die=point, after=1 if point == "committed" else 2)
     eventually(lambda: victim.poll() is not None, PATIENCE_SECONDS, place.said)
     assert victim.poll() == -signal.SIGKILL
@@ -110,7 +110,7 @@ def test_a_consumer_that_is_killed_leaves_its_work_done_once_or_to_another(place
     assert set(place.worked().values()) == {1}, place.said()
 
 
-def test_what_no_handler_can_process_is_set_aside_and_the_others_go_on(place: Place) -> None:
+def test_an_unprocessable_message_is_set_aside_and_others_go_on(place: Place) -> None:
     place.start(poison=[3, 7])
     place.send(range(20))
     eventually(lambda: len(place.worked()) == 18, PATIENCE_SECONDS, place.said)
@@ -127,7 +127,7 @@ def test_what_no_handler_can_process_is_set_aside_and_the_others_go_on(place: Pl
         assert process_again(connection, INBOX, dead[0], handle)
         assert not process_again(connection, INBOX, dead[0], handle), "once"
         assert len(dead_messages(connection, INBOX)) == 1
-    # Both come again: one was processed since, the other is still set aside.
+    # Both messages come again: one was processed since then, the other is still set aside.
     place.send(range(3, 4))
     place.send(range(7, 8))
     place.send(range(20, 27))
@@ -136,7 +136,7 @@ def test_what_no_handler_can_process_is_set_aside_and_the_others_go_on(place: Pl
         assert len(dead_messages(connection, INBOX)) == 1, "a repeat is not set aside again"
 
 
-def test_sessions_that_the_database_ends_cost_nothing(place: Place) -> None:
+def test_sessions_ended_by_the_database_lose_no_message(place: Place) -> None:
     place.start()
     place.send(range(50))
     eventually(lambda: len(place.worked()) == 50, PATIENCE_SECONDS, place.said)
@@ -153,7 +153,7 @@ def test_sessions_that_the_database_ends_cost_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("from_place", [True, False])
-def test_a_record_without_an_id_is_refused_or_has_its_place_for_one(place: Place, from_place: bool) -> None:
+def test_a_record_without_id_is_refused_or_identified_by_offset(place: Place, from_place: bool) -> None:
     producer = Producer({"bootstrap.servers": place.kafka["bootstrap.servers"]})
     for number in range(3):
         producer.produce(place.topic, b"%d" % number, partition=0)

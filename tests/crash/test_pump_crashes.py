@@ -1,4 +1,4 @@
-"""A pump that is killed leaves no writer behind, and a history in which nothing is claimed that is not so."""
+"""A pump that is killed leaves no writer process behind, and a history without false claims."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ def test_after_kill_9_the_history_still_tells_the_truth(
     if victim == "writers":
         assert "its process ended without a report" in errors
     eventually(lambda: not any(map(alive, everybody)), 60)
-    # The server may still be ending the sessions of the killed.
+    # The server may still be ending the sessions of the killed processes.
     eventually(lambda: sessions(connection) == 0, 60)
     held = {identity for (identity,) in connection.execute(IDS)}
     by_outcome: dict[Outcome, set[str]] = {outcome: set() for outcome in Outcome}

@@ -1,4 +1,4 @@
-"""Queues whose broker restarts, is silent, or loses answers: nothing is lost, and nothing is started twice."""
+"""Queues whose broker restarts, is silent, or whose answers are lost: no message is lost, none is started twice."""
 
 import signal
 import sys
@@ -29,7 +29,7 @@ def topics(proxied: tuple[Stack, int], proxy: KafkaProxy) -> QueueTopics:
 
 @dataclass
 class Receiver:
-    """A consumer in a thread that acks what it receives."""
+    """A consumer in a thread that acks each message."""
 
     received: list[MessageId] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Receiver:
 
 @contextmanager
 def receiving(topics: QueueTopics, bootstrap: str | None = None) -> Iterator[Receiver]:
-    """Receive and ack meanwhile; `bootstrap` is the way to the broker where it is another."""
+    """Receive and ack while the context lasts; `bootstrap` replaces the topics' own broker address."""
     receiver = Receiver()
     keys = topics.config.model_dump(by_alias=True)
     with QueueService({**keys, "bootstrap-servers": bootstrap or keys["bootstrap-servers"]}) as service:
@@ -64,7 +64,7 @@ def receiving(topics: QueueTopics, bootstrap: str | None = None) -> Iterator[Rec
 
 
 def send(topics: QueueTopics, count: int) -> set[MessageId]:
-    """Send directly, so that the faults are the consumer's alone."""
+    """Send without the proxy, so that faults hit only the consumer."""
     keys = topics.config.model_dump(by_alias=True)
     direct = {"bootstrap-servers": topics.eyes["bootstrap.servers"], "send-timeout": 120_000}
     with QueueService({**keys, **direct}) as service:
@@ -102,7 +102,7 @@ def _lost(api: Api, action: Action, *, answer: bool) -> Fault:
         pytest.param(_lost(Api.ADD_PARTITIONS_TO_TXN, Cut(), answer=True), id="the connection after the opening"),
     ],
 )
-def test_a_lost_answer_is_found_out_and_not_guessed(topics: QueueTopics, proxy: KafkaProxy, fault: Fault) -> None:
+def test_the_outcome_behind_a_lost_answer_is_not_guessed(topics: QueueTopics, proxy: KafkaProxy, fault: Fault) -> None:
     sent = send(topics, 5)
     with receiving(topics) as receiver:
         wait_for(receiver, sent)
@@ -113,18 +113,18 @@ def test_a_lost_answer_is_found_out_and_not_guessed(topics: QueueTopics, proxy: 
     keeps_its_promise(topics, sent, receiver.received)
 
 
-def test_a_commit_in_doubt_is_forgotten_once_a_successor_is_past_it(topics: QueueTopics, proxy: KafkaProxy) -> None:
+def test_a_commit_in_doubt_is_dropped_once_a_successor_passes(topics: QueueTopics, proxy: KafkaProxy) -> None:
     sent = send(topics, 5)
     with receiving(topics) as loser:
         wait_for(loser, sent)
-        # The commit gets there; its answer, and all that the consumer asks after it, does not.
+        # The commit reaches the broker. Its answer, and all later requests of the consumer, do not pass.
         rule = proxy.on_answer(Api.END_TXN, Hold(), times=1)
         doubtful = send(topics, 40)
         rule.wait()
         started = set(topics.started(QUEUE)) & doubtful
         proxy.pause()
         with receiving(topics, topics.eyes["bootstrap.servers"]) as successor:
-            # In every partition, so that none still shows the offset of the transaction in doubt.
+            # Messages in every partition, so that no group offset is still that of the transaction in doubt.
             late = send(topics, 40)
             wait_for(successor, late)
             before = set(loser.received)
@@ -133,8 +133,8 @@ def test_a_commit_in_doubt_is_forgotten_once_a_successor_is_past_it(topics: Queu
             more = send(topics, 20)
             eventually(lambda: set(loser.received) | set(successor.received) >= more, PATIENCE_SECONDS)
         received = [*loser.received, *successor.received]
-        # What was started then, nobody delivers: the tracker will.
-        assert started, "the commit got there"
+        # No consumer delivers the messages that were started then: the tracker redelivers them.
+        assert started, "the commit reached the broker"
         assert started.isdisjoint(set(loser.received) - before)
     sent |= doubtful | late | more
     assert topics.verdict(QUEUE, sent) == []
@@ -142,9 +142,7 @@ def test_a_commit_in_doubt_is_forgotten_once_a_successor_is_past_it(topics: Queu
     assert sent - set(received) <= doubtful
 
 
-def test_a_broker_silent_for_half_a_minute_costs_nothing_but_time(
-    proxied: tuple[Stack, int], topics: QueueTopics
-) -> None:
+def test_thirty_seconds_of_broker_silence_cost_only_time(proxied: tuple[Stack, int], topics: QueueTopics) -> None:
     sent = send(topics, 20)
     with receiving(topics) as receiver:
         wait_for(receiver, sent)
@@ -160,7 +158,7 @@ def test_a_broker_silent_for_half_a_minute_costs_nothing_but_time(
     keeps_its_promise(topics, sent, receiver.received)
 
 
-def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int], topics: QueueTopics) -> None:
+def test_a_broker_restart_costs_only_time(proxied: tuple[Stack, int], topics: QueueTopics) -> None:
     stack, _ = proxied
     sent = send(topics, 20)
     with receiving(topics) as receiver:
@@ -175,8 +173,8 @@ def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int
 
 
 @pytest.mark.parametrize("queue", [b"jobs", b"q"])
-def test_partitions_that_are_added_are_used(topics: QueueTopics, queue: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The markers of the one go to a partition that there was before, those of the other to a new one.
+def test_added_partitions_are_used(topics: QueueTopics, queue: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The markers of one queue go to an old partition, those of the other to an added one.
     monkeypatch.setattr(sys.modules[__name__], "QUEUE", queue)
     sent = send(topics, 20)
     with receiving(topics) as receiver:
@@ -190,8 +188,8 @@ def test_partitions_that_are_added_are_used(topics: QueueTopics, queue: bytes, m
     keeps_its_promise(topics, sent, receiver.received)
 
 
-def test_a_broker_that_is_far_away_hands_off(topics: QueueTopics, proxy: KafkaProxy) -> None:
-    # Longer than an answer may take before the client repeats the request by itself.
+def test_a_hand_off_succeeds_with_a_slow_broker(topics: QueueTopics, proxy: KafkaProxy) -> None:
+    # Longer than the client's request time-out, after which it repeats a request.
     proxy.on_answer(Api.TXN_OFFSET_COMMIT, Delay(seconds=0.6))
     sent = send(topics, 5)
     with receiving(topics) as receiver:

@@ -1,4 +1,4 @@
-"""Consumers of queues that are killed, stopped and superseded: nothing is lost, and nothing is started twice."""
+"""Consumers of queues that are killed, stopped and superseded: no message is lost, and none is started twice."""
 
 import signal
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from thresher.queue import MessageId, QueueService
 QUEUE = b"jobs"
 # Seen: 3 s for a process to join and to receive everything; 15 s on a busy machine, with a transaction to time out.
 PATIENCE_SECONDS = 90.0
-# A member that was killed is removed after this time: the least that a broker allows.
+# The group removes a killed member after this time, the shortest that a broker allows.
 QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
 
 
 class Consuming:
-    """Consumer programs of one queue, and what they have received."""
+    """Consumer programs of one queue, and the messages that they received."""
 
     def __init__(self, topics: QueueTopics, directory: Path) -> None:
         self.topics, self._directory = topics, directory
@@ -41,7 +41,7 @@ class Consuming:
         return process
 
     def is_ready(self, number: int) -> bool:
-        """Return whether a program heeds signals: until then, they end Python itself."""
+        """Return whether a program has its signal handlers: before that, a signal ends Python."""
         notes = self._directory / f"notes-{number}"
         return notes.exists() and notes.read_text().startswith("ready\n")
 
@@ -55,7 +55,7 @@ class Consuming:
         return found
 
     def said(self) -> str:
-        """Return what each program said and noted, and how the group and the markers stand."""
+        """Return each program's output and notes, and the state of the group and the markers."""
         lines = [self.topics.told(QUEUE), f"received: {len(self.received())}, {len(set(self.received()))} of them once"]
         for number, process in enumerate(self.processes):
             notes, log = self._directory / f"notes-{number}", self._directory / f"log-{number}"
@@ -87,7 +87,7 @@ class Consuming:
 
 @pytest.fixture
 def consuming(stack: Stack, tmp_path: Path) -> Iterator[Consuming]:
-    # Few messages at a time, so that a program has several batches.
+    # Few messages in progress, so that a program has several batches.
     topics = QueueTopics(stack.kafka.bootstrap, consumer_receive_buffer_capacity=5)
     made = Consuming(topics, tmp_path)
     yield made
@@ -101,10 +101,10 @@ def test_a_killed_consumer_loses_nothing_and_starts_nothing_twice(consuming: Con
     sent = consuming.send(60)
     victim = consuming.start(die=point, after=3)
     assert victim.wait(PATIENCE_SECONDS) == -signal.SIGKILL, consuming.said()
-    # Killed in the middle: some are left for the next.
+    # The victim is killed midway: some messages are left for the next consumer.
     assert not consuming.all_passed()
     eventually(consuming.topics.is_stable, PATIENCE_SECONDS)
-    # Without a tracker, nobody delivers what the victim had started and not acked.
+    # Without a tracker, no consumer delivers the messages that the victim had started and not acked.
     left = _unfinished(consuming)
     consuming.start()
     eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
@@ -116,7 +116,7 @@ def test_a_killed_consumer_loses_nothing_and_starts_nothing_twice(consuming: Con
     missing = sent - set(received)
     assert missing <= left
     if point == "committed":
-        assert missing, "nobody delivers what its consumer had started"
+        assert missing, "a message that the victim had started was delivered again"
 
 
 @pytest.mark.parametrize("point", ["polled", "started", "offsets", "committed"])
@@ -125,17 +125,17 @@ def test_a_consumer_stopped_past_its_session_starts_nothing_twice(consuming: Con
     sleeper = consuming.start(stop=point, after=3)
     eventually(lambda: is_stopped(sleeper.pid), PATIENCE_SECONDS, consuming.said)
     consuming.start()
-    # The group has removed the sleeper, and its transaction was ended by its time-out.
+    # By now the group has removed the stopped consumer, and the broker has timed out its transaction.
     eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
     sleeper.send_signal(signal.SIGCONT)
     more = consuming.send(20)
     eventually(lambda: consuming.all_passed() and set(consuming.received()) >= more, PATIENCE_SECONDS, consuming.said)
 
     def left() -> set[MessageId]:
-        """Those of a hand-off in doubt that somebody else was past already: they are the tracker's."""
+        """The messages of a hand-off in doubt that another consumer had passed: the tracker redelivers them."""
         return _unfinished(consuming) if "a hand-off did not succeed at once" in consuming.said() else set()
 
-    # Started messages stay their consumer's, also of one that was stopped for long.
+    # Started messages stay with their consumer, even one that was stopped for long.
     eventually(lambda: set(consuming.received()) | left() == sent | more, PATIENCE_SECONDS, consuming.said)
     consuming.end()
     assert consuming.topics.verdict(QUEUE, sent | more) == [], consuming.said()
@@ -160,11 +160,11 @@ def test_consumers_that_come_and_go_share_the_messages(consuming: Consuming) -> 
     assert consuming.topics.verdict(QUEUE, sent) == [], consuming.said()
     received = consuming.received()
     assert len(received) == len(set(received)), consuming.said()
-    # Who left has given back what it had not received: the tracker's to redeliver.
+    # A consumer that left gave its unreceived messages back: the tracker redelivers them.
     missing = sent - set(received) - _unfinished(consuming)
     assert not missing, f"neither received nor given back: {sorted(missing)}\n{consuming.said()}"
 
 
 def _unfinished(consuming: Consuming) -> set[MessageId]:
-    """Messages that were started and not acked: the tracker's to redeliver."""
+    """Messages that were started and not acked: the tracker redelivers them."""
     return set(consuming.topics.started(QUEUE)) - consuming.topics.ended(QUEUE)

@@ -1,4 +1,4 @@
-"""Sends whose answers are late: a message that was sent once is in the queue once, or it is unknown whether it is."""
+"""Sends whose answers are late: a message that was sent once is in the queue once, or its outcome is unknown."""
 
 import time
 from collections import Counter
@@ -13,12 +13,12 @@ PATIENCE_SECONDS = 60.0
 SEND_MS = 4_000
 
 
-def test_a_send_that_timed_out_repeats_no_other(proxied: tuple[Stack, int], proxy: KafkaProxy) -> None:
+def test_a_send_that_timed_out_repeats_no_other_message(proxied: tuple[Stack, int], proxy: KafkaProxy) -> None:
     topics = QueueTopics(proxy.address, direct=proxied[0].kafka.bootstrap, partitions=1, send_timeout=SEND_MS)
     with QueueService(topics.config) as service:
         producer = service.queue("q").producer()
         producer.send(b"first")
-        # The broker takes both, and nobody hears of it until one has timed out.
+        # The broker stores both messages, and its answers are held until one send has timed out.
         held = proxy.on_answer(Api.PRODUCE, Hold())
         early = producer.send_async(b"early")
         held.wait()

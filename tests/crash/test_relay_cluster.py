@@ -1,4 +1,4 @@
-"""A relay on a real standalone cluster of two workers, to which our environment is shipped without PySpark."""
+"""A relay on a real standalone cluster of two workers. Our environment is shipped to it without PySpark."""
 
 import os
 import signal
@@ -17,15 +17,15 @@ from thresher.devstack.ports import free_port
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 
-# Seen: 103 s for the whole test, on a machine with much else to do.
+# Seen: 103 s for the whole test, on a busy machine.
 UP_SECONDS = 200.0
 RESTART_SECONDS = 120.0
-# What a machine that stalls makes of any shard, whatever befalls its neighbours.
+# Errors that a stall of the machine causes in any shard, also in the neighbour of a killed one.
 STALLED = ("CommitUnknown", "it was silent")
 
 
 @pytest.mark.timeout(900)
-def test_both_workers_publish_and_not_the_driver_and_shards_of_what_is_killed_go_on_elsewhere(
+def test_workers_publish_and_shards_of_killed_processes_move(
     spark_cluster: Cluster, environment_archive: Path, stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -35,9 +35,9 @@ def test_both_workers_publish_and_not_the_driver_and_shards_of_what_is_killed_go
     command += ["--bootstrap", stack.kafka.bootstrap, "--status", where, "--spark-master", spark_cluster.url]
     command += ["--spark-archives", options["archives"][0], "--spark-python", options["python"]]
     command += [word for name, value in options["conf"].items() for word in ("--spark", f"{name}={value}")]
-    # A leadership that a stalled driver loses would begin all shards anew.
+    # With an election, a stalled driver could lose its leadership, and all shards would start again.
     command += ["--election", "none"]
-    # As many executors as shards: with one to spare, both shards may come to lie on one worker.
+    # As many executors as shards: with a spare executor, both shards could run on one worker.
     command += ["--spark", "spark.cores.max=2"]
     log = tmp_path / "relay.log"
 
@@ -69,7 +69,7 @@ def test_both_workers_publish_and_not_the_driver_and_shards_of_what_is_killed_go
             assert {spark_cluster.worker_of(shard["pid"]) for shard in (victim, neighbour)} == {"one", "two"}
             os.kill(executor_of(victim["pid"]), signal.SIGKILL)
             stash(500)
-            # What lost its executor may send these before it ends, so they do not show that another took over.
+            # The task that lost its executor may send these rows before it ends: they prove no take-over.
             at.read(1000, seconds=RESTART_SECONDS)
             eventually(lambda: pid() not in {None, victim["pid"]}, RESTART_SECONDS)
             eventually(lambda: not alive(victim["pid"]), 60)
@@ -90,7 +90,7 @@ def test_both_workers_publish_and_not_the_driver_and_shards_of_what_is_killed_go
                 try:
                     return now is not None and spark_cluster.worker_of(now) != unlucky
                 except (AssertionError, OSError):
-                    # What is left of the killed worker is no process of the cluster any more.
+                    # The remaining processes of the killed worker no longer belong to the cluster.
                     return False
 
             eventually(elsewhere, RESTART_SECONDS)

@@ -1,4 +1,4 @@
-"""The relay and a database that is shut down, restored, promoted, truncated, locked and bloated under it."""
+"""The relay while its database is shut down, restored, failed over, truncated, locked and bloated."""
 
 import itertools
 import time
@@ -19,12 +19,12 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.spark.session.session import Session
 
-# However long a test takes, nobody gives a topic up that is still to be made.
+# However long a test takes, rows of a topic that is created late are not declared dead.
 PATIENT = {"grace_seconds": 600.0}
 pytestmark = pytest.mark.timeout(400)
 
 
-def test_shutdowns_locks_and_long_transactions_under_load_lose_repeat_and_reorder_nothing(
+def test_database_shutdowns_and_locks_lose_repeat_and_reorder_nothing(
     stack: Stack, spark: Session, topic_prefix: str, tmp_path: Path
 ) -> None:
     with own_postgres() as postgres:
@@ -58,9 +58,7 @@ def test_shutdowns_locks_and_long_transactions_under_load_lose_repeat_and_reorde
         require_good(at, load)
 
 
-def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(
-    stack: Stack, spark: Session, topic_prefix: str
-) -> None:
+def test_rows_that_a_restore_brings_back_are_not_resent(stack: Stack, spark: Session, topic_prefix: str) -> None:
     with own_postgres() as postgres:
         at = Place(stack, postgres.create_database("restored"), topic_prefix)
         later = f"{at.prefix}later"
@@ -73,7 +71,7 @@ def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(
 
         with at.relaying(limits=PATIENT) as relaying:
             at.stash(*rows(at.topic, range(100)))
-            # They wait for their topic, and so are in the copy.
+            # These rows wait for their topic, and are therefore in the copy.
             at.stash(*rows(later, range(100, 300)))
             relaying.until(lambda: later in relaying.relay.alarms and at.pending() == 200, BACK_SECONDS)
             postgres.server.stop()
@@ -84,7 +82,7 @@ def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(
             at.stash(*rows(at.topic, range(300, 400)))
             relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
             once_in_order(at, 200)
-            # The relay goes on by itself; ids of rows that are lost with the restore are given out again.
+            # The relay goes on by itself. Ids of rows that the restore removed are assigned again.
             restore()
             at.stash(*rows(at.topic, range(400, 450)))
             relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
@@ -92,7 +90,7 @@ def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(
         with at.relaying(shards=3) as relaying:
             at.stash(*rows(at.topic, range(450, 500)))
             relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
-            # To before this relay took over, and to another layout.
+            # Restores the state from before this relay took over, with another layout.
             restore()
             at.stash(*rows(at.topic, range(500, 550)))
             relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
@@ -103,9 +101,7 @@ def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(
         assert once_in_order(at, 350) == [*range(100), *range(300, 550)]
 
 
-def test_rows_that_a_promoted_standby_has_not_seen_leave_are_not_sent_again(
-    stack: Stack, spark: Session, topic_prefix: str
-) -> None:
+def test_sent_rows_left_on_a_promoted_standby_are_not_resent(stack: Stack, spark: Session, topic_prefix: str) -> None:
     with own_postgres() as primary:
         at = Place(stack, primary.create_database("promoted"), topic_prefix)
         later = f"{at.prefix}later"
@@ -128,7 +124,7 @@ def test_rows_that_a_promoted_standby_has_not_seen_leave_are_not_sent_again(
                 primary.server.end()
                 standby.start()
                 at.dsn = standby.dsn("promoted")
-                # From its promotion on the relay may be there at any moment.
+                # Looked at before the promotion: right after it, the relay may settle the rows.
                 assert at.pending() > 0
                 assert at.sql("SELECT pg_promote(wait_seconds => 120)") == [(True,)]
                 at.stash(*rows(at.topic, range(200, 300)))
@@ -140,7 +136,7 @@ def test_rows_that_a_promoted_standby_has_not_seen_leave_are_not_sent_again(
 
 
 def caught_up(primary: Postgres, standby: Postgres) -> None:
-    """Wait until the standby has seen everything."""
+    """Wait until the standby has replayed all of the primary's log."""
     with psycopg.connect(primary.dsn(), autocommit=True) as here, psycopg.connect(standby.dsn()) as there:
         (wanted,) = here.execute("SELECT pg_current_wal_lsn()::text").fetchone() or (None,)
         eventually(
@@ -150,9 +146,9 @@ def caught_up(primary: Postgres, standby: Postgres) -> None:
 
 
 def in_hand(at: Place, relaying: Relaying, stood: Standing, first: int) -> int:
-    """Store rows, numbered from this one on, until somebody stands with 50 in hand; return the number behind them.
+    """Store batches of 50 rows, numbered from `first`, until a worker is at its crash point; return the next number.
 
-    A commit that took long is not certain: then recovery settles the rows, and nobody has come to the seam with them.
+    A commit that took long is uncertain. Recovery then settles the rows, and no worker reaches the point with them.
     """
     for number in itertools.count(first, 50):
         at.stash(*rows(at.topic, range(number, number + 50)))
@@ -162,22 +158,23 @@ def in_hand(at: Place, relaying: Relaying, stood: Standing, first: int) -> int:
     raise AssertionError
 
 
-def test_rows_with_old_ids_are_sent_when_the_table_was_truncated_under_a_relay_that_settles(
+def test_rows_with_reused_ids_are_sent_after_a_truncate(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
-    # All that is stored together is sent together, also by a shard that once was slow.
+    # A long batch time: rows that are stored together are sent together, even by a shard that was slow before.
     with at.relaying(shards=1, hook=HOOK, limits={"batch_seconds": 60.0}) as relaying:
         with standing(CrashPoint.COMMITTED) as stood:
             sent = in_hand(at, relaying, stood, 0)
             at.sql("TRUNCATE outbox RESTART IDENTITY")
             at.stash(*rows(at.topic, range(sent, sent + 60)))
             assert at.sql("SELECT min(id), max(id) FROM outbox") == [(1, 60)]
-            # The last ten have ids that are not in flight, and are read meanwhile: they must not overtake the others.
+            # The last ten rows have ids that are not in flight, so they are read now. They must not overtake the other
+            # rows.
             time.sleep(0.5)
         relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
         assert once_in_order(at, sent + 60) == list(range(sent + 60))
-        # A zombie in the middle of its settling, with its successor at work.
+        # A zombie is stopped while it settles, and its successor works.
         with standing(CrashPoint.SETTLING) as stood:
             sent = in_hand(at, relaying, stood, sent + 60)
             with at.relaying(shards=1) as successor:
@@ -192,11 +189,11 @@ def test_rows_with_old_ids_are_sent_when_the_table_was_truncated_under_a_relay_t
                 assert once_in_order(at, sent + 60) == list(range(sent + 60))
 
 
-def test_a_head_behind_many_dead_rows_is_still_found(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> None:
+def test_the_head_behind_many_dead_tuples_is_found(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> None:
     at = Place(stack, dsn, topic_prefix)
     at.sql("ALTER TABLE outbox SET (autovacuum_enabled = false)")
     with psycopg.connect(at.dsn) as old:
-        # While somebody may still see them, not even their index entries can go.
+        # While a snapshot can see the deleted rows, not even their index entries are removed.
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         old.execute("SELECT 1 FROM outbox")
         at.sql(
@@ -208,6 +205,6 @@ def test_a_head_behind_many_dead_rows_is_still_found(stack: Stack, spark: Sessio
         with at.relaying() as relaying:
             for first in range(0, 1000, 100):
                 at.stash(*rows(at.topic, range(first, first + 100)))
-                # Seen: 1 s each. A table that is scanned once for each bucket or row would take minutes.
+                # Seen: 1 s each. One scan of the table for each bucket or row would take minutes.
                 relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
     assert once_in_order(at, 1000) == list(range(1000))

@@ -1,7 +1,8 @@
-"""Relays that are elected by NELI, with default time-outs and rows flowing: nothing is lost, repeated or reordered.
+"""Relays elected by NELI, with default time-outs and under load: no row is lost, repeated or reordered.
 
-A leader's whole family is killed, and another is stopped and goes on; its group is stormed, its leader topic is
-deleted, and both servers are killed. `./run soak relay --minutes N --election neli` has all of it, and more, at random.
+A leader and all its processes are killed; another one is stopped and resumed. Many members join and leave its group,
+its leader topic is deleted, and both servers are killed. `./run soak relay --minutes N --election neli` mixes these
+faults and more at random.
 """
 
 import pytest
@@ -11,7 +12,7 @@ from tests.faults.mixed_run import MixedRun
 from tests.relay.elected_subject import ElectedRelay
 from thresher.relay.settings import Delivery
 
-# One after another, each when the one before has been overcome: a session is 6 s.
+# One fault after another, with time to recover from each: a session lasts 6 s.
 FAULTS = (
     Fault(at=10.0, kind="kill-family"),
     Fault(at=18.0, kind="pause-family", parameters={"seconds": 9.0}),
@@ -20,7 +21,7 @@ FAULTS = (
     Fault(at=34.0, kind="postgres-kill", parameters={"seconds": 0.5}),
     Fault(at=36.0, kind="broker-kill", parameters={"node": 1, "seconds": 0.5}),
 )
-# By the schedule's clock, which stands while nothing moves: a busy machine takes longer over it.
+# On the schedule's clock, which stops while nothing moves. A busy machine takes longer.
 SECONDS, AT_MOST = 40.0, 300.0
 RATES = {Delivery.EXACTLY_ONCE: 300.0, Delivery.AT_LEAST_ONCE: 100.0}
 
@@ -29,7 +30,7 @@ RATES = {Delivery.EXACTLY_ONCE: 300.0, Delivery.AT_LEAST_ONCE: 100.0}
 @pytest.mark.parametrize(
     "delivery", [Delivery.EXACTLY_ONCE, pytest.param(Delivery.AT_LEAST_ONCE, marks=pytest.mark.soak)]
 )
-def test_elected_relays_keep_their_promises_whoever_leads(delivery: Delivery) -> None:
+def test_elected_relays_keep_their_guarantees_through_leader_changes(delivery: Delivery) -> None:
     relay = ElectedRelay(rate=RATES[delivery], delivery=delivery)
     with MixedRun(relay) as run:
         run.run(FAULTS, SECONDS, at_most=AT_MOST)
@@ -42,5 +43,5 @@ def test_elected_relays_keep_their_promises_whoever_leads(delivery: Delivery) ->
     assert not run.outline.unreached
     assert set(run.outline.faults) == {fault.kind for fault in FAULTS}
     assert rows > 1_000
-    # The killed one's successor, and the stopped one's.
+    # The successor of the killed leader, and that of the stopped one.
     assert said.count("leadership of crash acquired") >= 3, said

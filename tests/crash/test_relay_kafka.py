@@ -1,4 +1,4 @@
-"""What a broker, and whoever administers it, does to a relay at work: it goes on, waits, or says why it does not."""
+"""Faults of a broker and actions of its administrator: the relay goes on, waits, or ends with the reason."""
 
 import contextlib
 import itertools
@@ -31,14 +31,14 @@ from thresher.relay.leader import watch
 from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Hold, KafkaProxy
 
-# A producer that is idle for so long is forgotten, and a transaction that is too old is ended at once.
+# The broker forgets an idle producer after 5 s, and ends an expired transaction within half a second.
 FORGETFUL = {
     "transactional.id.expiration.ms": "5000",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
     "producer.id.expiration.ms": "5000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
-# Seen: 1 to 5 s for everything that is waited for without a word, a start of a relay or of the broker included.
+# Seen: 1 to 5 s for every wait without a comment of its own, including starts of a relay or of the broker.
 PATIENCE_SECONDS = 60.0
 _numbers = itertools.count(1)
 pytestmark = pytest.mark.timeout(400)
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A broker of these tests alone: guarded, and behind a proxy."""
+    """A broker for these tests alone: with an authorizer, and behind a proxy."""
 
     stack: Stack
     proxy: KafkaProxy
@@ -77,13 +77,13 @@ def broker(spark: Session) -> Iterator[Broker]:
 
 @pytest.fixture
 def forgetful(spark: Session) -> Iterator[Broker]:
-    """One of its own: elsewhere a producer may idle for as long as a slow machine takes."""
+    """A broker with these short limits, apart from the other one, whose producers may idle on a slow machine."""
     with broker_with(FORGETFUL) as made:
         yield made
 
 
 class GuardedPlace(Place):
-    """A place whose relays go through the proxy and are subject to rights."""
+    """A place whose relays connect through the proxy and need ACLs."""
 
     def __init__(self, broker: Broker) -> None:
         number = next(_numbers)
@@ -108,12 +108,12 @@ class GuardedPlace(Place):
         return super().read(count, *topics, seconds=seconds)
 
     def all_there(self, relaying: Relaying, count: int, *topics: str) -> None:
-        """See that all rows leave the outbox and each is read once, in order."""
+        """Check that all rows leave the outbox, and that each is read once, in order."""
         relaying.until(lambda: self.pending() == 0, PATIENCE_SECONDS)
         in_order(self.read(count, *topics))
 
     def delete(self, topic: str) -> None:
-        """Delete a topic; the broker knows it when this returns, and takes no record for it any more."""
+        """Delete a topic; when this returns, the broker accepts no record for it."""
         self.admin.delete_topics([topic])
         eventually(lambda: self.admin.topic(topic) is None, PATIENCE_SECONDS)
 
@@ -123,7 +123,7 @@ class GuardedPlace(Place):
         eventually(lambda: self.admin.topic(topic) is not None, PATIENCE_SECONDS)
 
     def open(self) -> bool:
-        """Whether a transaction is open on the topic, or was not ended by its producer or the broker."""
+        """Whether a transaction is open on the topic: neither its producer nor the broker has ended it."""
         ends = [self._ends(level) for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)]
         return ends[0] != ends[1]
 
@@ -134,7 +134,7 @@ class GuardedPlace(Place):
         return {place: future.result().offset for place, future in found.items()}
 
     def forgotten(self) -> set[str]:
-        """Return our transactional ids whose last word in the broker's own log is that they are gone."""
+        """Return our transactional ids whose last record in `__transaction_state` is a tombstone."""
         consumer = Consumer(
             {"bootstrap.servers": self.stack.kafka.bootstrap, "group.id": "tests", "enable.partition.eof": True}
         )
@@ -160,7 +160,7 @@ def at(broker: Broker) -> GuardedPlace:
 
 
 def in_order(messages: Sequence[Any]) -> None:
-    """See that no number comes twice, and that they rise within each key of a partition: two have no order."""
+    """Check that no number comes twice, and that numbers rise within each key and partition."""
     numbers = [int(message.value()) for message in messages]
     assert len(numbers) == len(set(numbers))
     streams: dict[tuple[str, int, bytes], list[int]] = {}
@@ -171,13 +171,13 @@ def in_order(messages: Sequence[Any]) -> None:
 
 
 def troubles(relaying: Relaying) -> list[float]:
-    """Return how many producers each shard has given up."""
+    """Return how many errors each shard has counted: each cost it a producer."""
     return [
         sum(count for name, count in shard.counts.items() if name.startswith("errors.")) for shard in relaying.shards
     ]
 
 
-def test_a_broker_killed_during_a_commit_is_asked_what_became_of_it(at: GuardedPlace, broker: Broker) -> None:
+def test_recovery_decides_a_commit_that_a_broker_kill_interrupted(at: GuardedPlace, broker: Broker) -> None:
     node = broker.stack.kafka.nodes[1]
     count = 0
     with at.relaying(limits={"batch_rows": 50}) as relaying:
@@ -189,7 +189,7 @@ def test_a_broker_killed_during_a_commit_is_asked_what_became_of_it(at: GuardedP
             at.more(200)
             count += 200
             rule.wait(timeout_seconds=PATIENCE_SECONDS)
-            # Not committed yet in the first round, and committed without our knowledge in the second.
+            # In the first round the commit did not arrive; in the second it did, and its answer was lost.
             node.kill()
             rule.release(Cut())
             broker.stack.kafka.start_node(1)
@@ -198,7 +198,7 @@ def test_a_broker_killed_during_a_commit_is_asked_what_became_of_it(at: GuardedP
     assert at.dead() == []
 
 
-def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_over_and_repeat_nothing(
+def test_expired_transactions_and_producer_ids_repeat_nothing(
     forgetful: Broker,
 ) -> None:
     at = GuardedPlace(forgetful)
@@ -206,7 +206,7 @@ def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_o
         relaying.until(lambda: relaying.up, PATIENCE_SECONDS)
         with stalling.stalled({0: CrashPoint.FLUSHED, 1: CrashPoint.BEFORE_COMMIT}, lambda: at.more_if_none(100)):
             assert at.open()
-            # Seen: 15.3 s, which is what the producers ask for.
+            # Seen: 15.3 s, the producers' transaction time-out.
             eventually(lambda: not at.open(), 85)
             assert at.pending() == 100
             at.read(0)
@@ -222,32 +222,32 @@ def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_o
     assert at.dead() == []
 
 
-def test_a_topic_deleted_under_the_relay_is_waited_for_and_one_with_more_partitions_is_used(at: GuardedPlace) -> None:
+def test_a_deleted_topic_is_awaited_and_added_partitions_are_used(at: GuardedPlace) -> None:
     other = f"{at.prefix}other"
     at.admin.create_topic(other)
-    # However long this takes, nobody gives the topic up.
+    # A long grace: however long the test takes, no row of the topic is declared dead.
     with at.relaying(limits={"grace_seconds": 600.0}) as relaying:
         at.more(20)
         at.more(20, other)
         at.all_there(relaying, 40, at.topic, other)
-        # What an old topic still took would go with it.
+        # The rows come after the deletion: records in the old topic would be deleted with it.
         at.delete(at.topic)
         at.more(100)
         at.more(20, other)
         relaying.until(lambda: at.topic in relaying.relay.alarms, PATIENCE_SECONDS)
-        # The others go on.
+        # Other topics go on.
         in_order(at.read(40, other))
         relaying.until(lambda: at.pending() == 100, PATIENCE_SECONDS)
         at.create(at.topic, partitions=2)
         at.all_there(relaying, 100)
         relaying.until(lambda: not relaying.relay.alarms, PATIENCE_SECONDS)
-        # Replaced too quickly for anybody to see it missing.
+        # Replaced so quickly that the relay never sees the topic missing.
         at.delete(at.topic)
         at.create(at.topic, partitions=2)
         at.more(100)
         at.all_there(relaying, 100)
         at.admin.widen_topic(at.topic, 5)
-        # Who asks for a partition before the broker knows it asks for one that is not there.
+        # A row must not name a partition that the broker does not know yet.
         eventually(lambda: (facts := at.admin.topic(at.topic)) and facts.partitions == 5, PATIENCE_SECONDS)
         at.more(10, partition=4)
         at.all_there(relaying, 110)
@@ -255,9 +255,7 @@ def test_a_topic_deleted_under_the_relay_is_waited_for_and_one_with_more_partiti
     assert at.dead() == []
 
 
-def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_own_rights_says_so(
-    at: GuardedPlace, broker: Broker
-) -> None:
+def test_rows_wait_for_acls_and_missing_relay_acls_are_named(at: GuardedPlace, broker: Broker) -> None:
     secret = f"{at.prefix}secret"
     at.admin.create_topic(secret)
     broker.guard.deny_topic(secret)
@@ -271,7 +269,7 @@ def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_own_rights_says_
         broker.guard.allow_topic(secret)
         at.all_there(relaying, 30, secret)
         relaying.until(lambda: not relaying.relay.alarms, PATIENCE_SECONDS)
-        # Taken away while it is at work.
+        # Now the right is taken away while the relay works.
         broker.guard.deny_topic(secret)
         for _ in range(5):
             at.more(20, secret)
@@ -308,9 +306,7 @@ def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_own_rights_says_
     assert error.exit_code == 4
 
 
-def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_the_others_go_on(
-    at: GuardedPlace, broker: Broker
-) -> None:
+def test_rows_above_a_lowered_size_limit_are_set_aside(at: GuardedPlace, broker: Broker) -> None:
     large = Message(topic=at.topic, key="k0", value=os.urandom(30_000))
     with at.relaying(producer={"compression.type": "none"}) as relaying:
         at.more(100)
@@ -328,9 +324,9 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
         at.more(100)
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
         assert not relaying.errors(), relaying.shards
-        # Of the relay's own topic: what one transaction carries has to shrink.
+        # A limit on the progress topic: the relay has to put fewer rows into a transaction.
         broker.guard.limit(f"{at.prefix}relay.progress", 19_000)
-        # A thousand reasons do not fit into one record, whatever is tried first.
+        # A thousand dead-letter reasons do not fit into one progress record.
         at.sql("INSERT INTO outbox (kafka_topic, kafka_key) SELECT 'not a topic', 'k0' FROM generate_series(1, 1000)")
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
         assert relaying.total("errors.commit_unknown") > 0, relaying.shards
@@ -339,17 +335,16 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
     assert [row[1] for row in at.dead()] == ["too-large", *["malformed"] * 1000]
 
 
-def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_until_it_is_adopted(
-    at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The driver looks more often.
+def test_a_deleted_or_replaced_progress_topic_ends_the_relay(at: GuardedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The driver checks the topic more often than usual.
     monkeypatch.setattr(watch, "_TOPIC_SECONDS", 0.5)
     name = at.settings().name
     progress = f"{name}.progress"
     with at.relaying() as relaying, pytest.MonkeyPatch.context() as patch:
         at.more(50)
         at.all_there(relaying, 50)
-        # It believes sooner that it is gone. Not while it starts: a topic just made may be that new to the broker.
+        # A shorter wait until a topic counts as gone, but not at the start, when a new topic may be unknown to a
+        # broker.
         patch.setattr(topic, "_SETTLING_SECONDS", 1.0)
         at.delete(progress)
         at.more(50)
@@ -357,7 +352,7 @@ def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_unt
     assert isinstance(gone, ForeignProgress)
     assert f"{progress} is gone" in str(gone)
     assert f"thresher adopt {name}" in str(gone)
-    # Whoever makes it again makes another one.
+    # A topic that is created again has another topic id.
     at.create(progress, config=KEPT)
     with at.relaying() as relaying:
         replaced = relaying.ended()
@@ -368,7 +363,7 @@ def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_unt
     adopt(name, ds=at.dsn)
     with at.relaying() as relaying:
         at.all_there(relaying, 100)
-        # Quick enough for nobody to see it missing, and with nothing to do for the shard.
+        # Replaced so quickly that it is never seen missing, while the shard is idle.
         at.delete(progress)
         at.create(progress)
         error = relaying.ended()
@@ -377,17 +372,17 @@ def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_unt
     assert error.exit_code == 4
 
 
-def test_a_shard_does_not_recover_from_a_progress_topic_that_was_replaced(
+def test_a_shard_does_not_recover_from_a_replaced_progress_topic(
     at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The driver would notice too, but later.
+    # The driver's own check would notice the replacement too, but later.
     monkeypatch.setattr(watch, "_TOPIC_SECONDS", 600.0)
     progress = f"{at.settings().name}.progress"
-    # All that is stored together is sent together, also by a shard that once was slow.
+    # A long batch time: rows that are stored together are sent together, even by a shard that was slow before.
     with at.relaying(hook=stalling.HOOK, limits={"batch_seconds": 60.0}) as relaying:
         relaying.until(lambda: relaying.up, PATIENCE_SECONDS)
         with stalling.stalled({0: CrashPoint.COMMITTED}, lambda: at.more_if_none(50)):
-            # Published and not settled: only the old topic says so.
+            # The rows are published and not settled, and only the old topic holds that progress record.
             at.read(at.stored)
             assert at.pending() == 50
             at.delete(progress)

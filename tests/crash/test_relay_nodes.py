@@ -1,4 +1,4 @@
-"""A relay on a cluster whose nodes come and go: coordinators out of reach, leaders that move, a node that is killed."""
+"""A relay on a cluster with failing nodes: unreachable coordinators, leaders that move, a killed node."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Frame, KafkaProxy, Verdict
 
 SHARDS = 4
-# Seen: 8 s from the kill of a node until all shards moved again.
+# Seen: 8 s from the kill of a node until all shards sent rows again.
 MOVED_SECONDS = 150.0
 COORDINATING = (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN)
 
@@ -37,7 +37,7 @@ class Cluster:
         return ",".join(proxy.address for proxy in self.proxies.values())
 
     def leaders(self, *topics: str) -> dict[tuple[str, int], int]:
-        """Return the node that leads each partition, internal topics too; -1 where none does."""
+        """Return the node that leads each partition, also of internal topics; -1 if none does."""
         client = AdminClient({"bootstrap.servers": self.stack.kafka.bootstrap, "log_level": 0})
         found = client.list_topics(timeout=15).topics
         return {
@@ -50,7 +50,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     ways = tuple(ports.free_port() for _ in range(3))
-    # A node that comes back leads again what it led, and soon.
+    # A returning node soon leads its former partitions again.
     soon = {"leader.imbalance.check.interval.seconds": "1", "leader.imbalance.per.broker.percentage": "0"}
     with (
         Stack(kafka=proxied_broker(*ways, properties=soon)) as stack,
@@ -64,7 +64,7 @@ def relayed(relay: Relaying) -> list[float]:
 
 
 def all_move(relay: Relaying, *shards: int) -> None:
-    """Wait until each of the shards has sent more than now."""
+    """Wait until each of the shards has sent more rows."""
     before = relayed(relay)
     relay.until(
         lambda: all(after > before[shard] for shard, after in enumerate(relayed(relay)) if shard in shards),
@@ -74,7 +74,7 @@ def all_move(relay: Relaying, *shards: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_else(
+def test_lost_and_moved_coordinators_and_leaders_cost_only_time(
     cluster: Cluster, spark: Session, tmp_path: Path
 ) -> None:
     place = Place(cluster.stack, cluster.stack.postgres.create_database("nodes"), "nodes-")
@@ -95,14 +95,14 @@ def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_els
         Load(place, tmp_path) as load,
     ):
         relay.until(lambda: len(relayed(relay)) == SHARDS and all(relayed(relay)), MOVED_SECONDS)
-        # A coordinator that nobody gets through to, on a node that takes records as ever.
+        # The coordinator is unreachable, while its node still accepts records.
         victim = coordinators[0]
         cut_off = [shard for shard in everybody if coordinators[shard] == victim]
         others = [shard for shard in everybody if shard not in cut_off]
         assert others, coordinators
         rules = [cluster.proxies[victim].on_request(api, Cut()) for api in COORDINATING]
         relay.until(lambda: all(relay.shards[shard].restarts for shard in cut_off), MOVED_SECONDS)
-        # Twice: what the others have sent last came with a beat, and so did what these sent before.
+        # Twice: counts arrive with heartbeats, so the first change may be from before the fault.
         all_move(relay, *others)
         all_move(relay, *others)
         stuck = [relayed(relay)[shard] for shard in cut_off]
@@ -111,13 +111,13 @@ def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_els
         for rule in rules:
             rule.release()
         all_move(relay, *everybody)
-        # The node is gone: leaders and coordinators are elsewhere.
+        # The node is gone: its leaders and coordinators move to other nodes.
         cluster.stack.kafka.nodes[victim].kill()
         topics = (place.topic, f"{name}.progress", "__transaction_state")
         eventually(lambda: victim not in cluster.leaders(*topics).values(), MOVED_SECONDS)
         all_move(relay, *everybody)
         eventually(lambda: victim not in coordinators.values(), MOVED_SECONDS)
-        # It comes back, and they with it, while the relay is at work.
+        # The node returns, and leaders and coordinators move back while the relay works.
         cluster.stack.kafka.start_node(victim)
         eventually(lambda: victim in cluster.leaders(*topics).values(), MOVED_SECONDS)
         all_move(relay, *everybody)
@@ -127,7 +127,7 @@ def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_els
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_topic_that_nobody_leads_keeps_only_its_own_rows_waiting(cluster: Cluster, spark: Session) -> None:
+def test_a_topic_without_a_leader_holds_only_its_own_rows(cluster: Cluster, spark: Session) -> None:
     place = Place(cluster.stack, cluster.stack.postgres.create_database("alone"), "alone-")
     client = AdminClient({"bootstrap.servers": cluster.stack.kafka.bootstrap})
     (made,) = client.create_topics([NewTopic("alone-once", num_partitions=2, replica_assignment=[[1], [3]])]).values()

@@ -1,4 +1,4 @@
-"""A partition that cannot be written to keeps only its own topic waiting: before a transaction, and in the middle."""
+"""A partition that cannot be written holds only its own topic: before a transaction, and within one."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def cluster() -> Iterator[Stack]:
 
 
 class Rows:
-    """Rows of a place, written by number to two topics in turns."""
+    """Numbered rows of a place, written alternately to two topics."""
 
     def __init__(self, place: Place, other: str) -> None:
         self.place, self.other = place, other
@@ -46,7 +46,7 @@ class Rows:
         return int(self.place.sql("SELECT count(*) FROM outbox WHERE kafka_topic = %s", topic)[0][0])
 
     def require_all_once(self) -> None:
-        """See that each row was sent once, those of a key in order."""
+        """Check that each row was sent once, and the rows of a key in order."""
         assert self.place.dead() == []
         for topic, count in self.written.items():
             sent: dict[bytes, list[int]] = {}
@@ -65,7 +65,7 @@ def created(stack: Stack, name: str, replicas: list[int], config: dict[str, str]
 
 
 def others_go_on(relay: Relaying, rows: Rows, waiting: str, why: str) -> None:
-    """See that rows of the other topic leave while those of this one wait, with an alarm that says why."""
+    """Check that the other topic's rows leave while this topic's rows wait, under an alarm with the reason."""
     for _ in range(2):
         rows.more(rows.place.topic, waiting)
         relay.until(lambda: rows.pending(rows.place.topic) == 0, GO_ON_SECONDS)
@@ -84,7 +84,7 @@ def test_too_few_in_sync_replicas_stop_only_their_own_topic(cluster: Stack, spar
         relay.until(lambda: place.pending() == 0, GO_ON_SECONDS)
         cluster.kafka.nodes[VICTIM].kill()
         try:
-            # Some are under way before anybody has noticed.
+            # Some rows are in flight before the relay notices.
             others_go_on(relay, rows, narrow, "2 in-sync replicas and needs 3")
         finally:
             cluster.kafka.start_node(VICTIM)
@@ -92,7 +92,7 @@ def test_too_few_in_sync_replicas_stop_only_their_own_topic(cluster: Stack, spar
     rows.require_all_once()
 
 
-def test_a_leader_lost_before_the_commit_stops_only_its_own_topic(cluster: Stack, spark: Session) -> None:
+def test_a_leader_lost_before_commit_stops_only_its_topic(cluster: Stack, spark: Session) -> None:
     place = Place(cluster, cluster.postgres.create_database("solo"), "solo-")
     solo = created(cluster, "solo-solo", [VICTIM], {"min.insync.replicas": "1"})
     rows = Rows(place, solo)
@@ -111,6 +111,6 @@ def test_a_leader_lost_before_the_commit_stops_only_its_own_topic(cluster: Stack
 
 
 def once(rows: Rows, solo: str) -> None:
-    """Write rows of both topics where none wait."""
+    """Write rows of both topics, unless rows wait already."""
     if rows.place.pending() == 0:
         rows.more(rows.place.topic, solo)

@@ -1,4 +1,4 @@
-"""A task that Spark runs again by itself, within the same attempt: as on a cluster that loses a node."""
+"""A task that Spark itself retries within the same attempt, as on a cluster that loses a node."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from thresher.testing.reading import read_topics
 ROWS, KEYS = 400, 20
 
 
-def test_at_least_once_rows_that_the_killed_task_had_marked_are_sent_before_their_followers(
+def test_at_least_once_a_killed_tasks_marked_rows_go_first(
     stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -27,12 +27,12 @@ def test_at_least_once_rows_that_the_killed_task_had_marked_are_sent_before_thei
         for number in range(ROWS)
     ]
     at.stash(*messages[: ROWS // 2])
-    # Spark tries a task up to four times.
+    # Spark runs a failing task up to four times.
     program = relay_of(at, delivery=Delivery.AT_LEAST_ONCE, master="local[4,4]")
-    with Zombie(program, tmp_path / "zombie", victim="worker", seams={0: CrashPoint.FLUSHED}) as relay:
+    with Zombie(program, tmp_path / "zombie", victim="worker", points={0: CrashPoint.FLUSHED}) as relay:
         killed = relay.arrive()[0]
         assert killed["rows"]
-        # Who takes only rows that nobody has marked would send these first.
+        # A task that took only unmarked rows would send these first.
         at.stash(*messages[ROWS // 2 :])
         os.kill(killed["pid"], signal.SIGKILL)
         eventually(lambda: at.pending() == 0, RELAYED_SECONDS, relay.said)
@@ -43,5 +43,5 @@ def test_at_least_once_rows_that_the_killed_task_had_marked_are_sent_before_thei
     for each in read_topics(stack.kafka.bootstrap, [at.topic], uncommitted=True):
         seen.setdefault(each.key, []).append(int(each.identity))
     assert len({number for numbers in seen.values() for number in numbers}) == ROWS
-    # Again, perhaps, but never behind what follows it.
+    # A row may come twice, but never after a later row of its key.
     assert all(numbers == sorted(numbers) for numbers in seen.values()), seen

@@ -1,4 +1,4 @@
-"""A shard that recovers while a broker that was cut off still answers as the leader of its progress."""
+"""A shard recovers while a broker that is cut off still answers as the leader of its progress partition."""
 
 import logging
 import os
@@ -45,7 +45,7 @@ from thresher.spark.worker.shard import Figures, Shard
 
 logger = logging.getLogger(__name__)
 
-# Seen: 5 s from the cut until the others have another leader.
+# Seen: 5 s from the cut until the other nodes elect a leader.
 MOVED_SECONDS = 60.0
 ROUNDS = int(os.environ.get("THRESHER_STALE_ROUNDS", "8"))
 _COORDINATING = "__transaction_state"
@@ -53,7 +53,7 @@ _COORDINATING = "__transaction_state"
 
 @contextmanager
 def attempt(mandate: Mandate, bootstrap: str) -> Iterator[Handlers]:
-    """Give one attempt at the shard, without a Spark around it."""
+    """Yield one attempt at the shard, without Spark."""
     settings = replace(mandate.settings, kafka={"bootstrap.servers": bootstrap})
     mandate = replace(mandate, settings=settings)
     with ExitStack() as resources:
@@ -64,7 +64,7 @@ def attempt(mandate: Mandate, bootstrap: str) -> Iterator[Handlers]:
 
 
 def recovered(handlers: Handlers, book: OutboxProgress) -> list[Progress]:
-    """Recover as a protocol does, and return the last progress."""
+    """Recover in the order of the protocol, and return the last progress records."""
     handlers[Init](Init())
     control = handlers[ReadControl](ReadControl())
     assert isinstance(control, Control)
@@ -76,7 +76,7 @@ def recovered(handlers: Handlers, book: OutboxProgress) -> list[Progress]:
 
 
 def published(handlers: Handlers, book: OutboxProgress) -> int:
-    """Recover, commit some more progress, and return its number."""
+    """Recover, commit one more progress record, and return its number."""
     records = recovered(handlers, book)
     number = records[-1].number + 1 if records else 0
     handlers[Begin](Begin())
@@ -86,7 +86,7 @@ def published(handlers: Handlers, book: OutboxProgress) -> int:
 
 
 def coordinated_by(cluster: CutOffCluster, name: str) -> int:
-    """Return the node that coordinates the first shard's transactions: as Kafka does it, by Java's hash of the id."""
+    """Return the coordinator of the first shard's transactions, by Java's hash of the id, as Kafka computes it."""
     hashed = 0
     for letter in transactional_id(name, 0):
         hashed = (31 * hashed + ord(letter)) & 0xFFFF_FFFF
@@ -95,11 +95,11 @@ def coordinated_by(cluster: CutOffCluster, name: str) -> int:
 
 
 def placed(cluster: CutOffCluster) -> Mandate:
-    """Take over as a relay whose progress the first node leads, and whose transactions another one coordinates."""
+    """Take over as a relay whose progress partition the first node leads, and whose coordinator is another node."""
     stack = cluster.stack
     at = Place(stack, stack.postgres.create_database("stale"), "stale-")
     kafka = {"bootstrap.servers": cluster.bootstrap(*OTHERS)}
-    # There is a topic of transactions from the first of them on.
+    # The broker creates `__transaction_state` with the first transaction.
     taken_over(at.settings(name="stale-first", kafka=kafka, shards=1))
     with attempt(
         taken_over(at.settings(name="stale-first", kafka=kafka, shards=1)), kafka["bootstrap.servers"]
@@ -119,8 +119,8 @@ def placed(cluster: CutOffCluster) -> Mandate:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_progress_that_a_stale_leader_shows_is_never_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever is led astray is told so sooner.
+def test_progress_read_from_a_stale_leader_is_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Shorter time-outs: an attempt that asks the stale leader fails sooner.
     monkeypatch.setattr(transactional, "TransactionTimeouts", partial(TransactionTimeouts.within, 4.0))
     monkeypatch.setattr(committed_tail, "_REQUEST_SECONDS", 4.0)
     with cut_off_cluster() as cluster:
@@ -133,7 +133,7 @@ def test_progress_that_a_stale_leader_shows_is_never_believed(monkeypatch: pytes
         outcomes: Counter[str] = Counter()
         with cluster.cut():
             eventually(lambda: all(cluster.leader(topic, node) in OTHERS for node in OTHERS), MOVED_SECONDS)
-            assert cluster.leader(topic, STALE) == STALE, "it knows that it leads no more"
+            assert cluster.leader(topic, STALE) == STALE, "the cut-off node knows that it no longer leads"
             for _ in range(ROUNDS):
                 with attempt(mandate, good) as handlers:
                     number = published(handlers, book)
@@ -145,7 +145,7 @@ def test_progress_that_a_stale_leader_shows_is_never_believed(monkeypatch: pytes
                     else:
                         assert [record.number for record in records] == [number]
                         outcomes["right"] += 1
-            assert cluster.leader(topic, STALE) == STALE, "it was not cut off all the time"
+            assert cluster.leader(topic, STALE) == STALE, "the node was not cut off all the time"
         logger.info("%d rounds: %s", ROUNDS, dict(outcomes))
         assert outcomes["right"] > 0, outcomes
         eventually(lambda: cluster.leader(topic, STALE) in OTHERS, MOVED_SECONDS)

@@ -1,7 +1,7 @@
-"""Requests and answers that are late or lost between the relay and the broker: the outcome is found out, not guessed.
+"""Requests and answers that are late or lost between relay and broker: the relay reads the outcome, and never guesses.
 
-Bounds are five times what was seen, plus 5 s. A frame that is dropped costs the client's time-outs, 8 to 10 s: shards
-that have to wait for them do it side by side.
+Time limits are five times the longest time seen, plus 5 s. A dropped frame costs the client's time-outs, 8 to 10 s,
+so the shards wait for them in parallel.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from thresher.testing.proxy import Api, Cut, Delay, Drop, Frame, Hold, KafkaProx
 
 FENCED = {47, 90}
 QUICK_GAP = 20
-# Seen: 47 s for a whole test, on a machine with much else to do.
+# Seen: 47 s for a whole test, on a busy machine.
 MET_SECONDS = 150.0
 _numbers = itertools.count(1)
 pytestmark = pytest.mark.timeout(600)
@@ -49,19 +49,17 @@ def stash(place: Place, word: str, rows: int) -> None:
 
 
 def relayed(relay: Relaying, *shards: int) -> bool:
-    """Whether each of the shards has sent something."""
+    """Whether each of the shards has sent rows."""
     return bool(relay.shards) and all(relay.shards[shard].counts.get("relayed") for shard in shards)
 
 
 def error_of(end_txn: Frame) -> int:
-    """Return the error code of an answer to EndTxn, in versions before tagged fields."""
+    """Return the error code of an EndTxn response, in versions before tagged fields."""
     assert end_txn.version < 3
     return int.from_bytes(end_txn.raw[12:14], signed=True)
 
 
-def test_a_commit_that_comes_late_does_not_touch_the_next_transaction(
-    place: Place, proxy: KafkaProxy, wire: Wire
-) -> None:
+def test_a_late_commit_does_not_touch_the_next_transaction(place: Place, proxy: KafkaProxy, wire: Wire) -> None:
     answers: list[int] = []
     with relaying(place, proxy, shards=1) as relay:
         stash(place, "a", 100)
@@ -69,10 +67,10 @@ def test_a_commit_that_comes_late_does_not_touch_the_next_transaction(
         late = wire.request(Api.END_TXN, 0, Hold(hang_up=True), times=1)
         stash(place, "b", 100)
         late.wait(timeout_seconds=60)
-        # The client asks again by itself and is told that all is well: the relay does not rely on it.
+        # The client retries by itself, with success. The relay does not trust that answer.
         relay.until(lambda: place.pending() == 0)
         assert relay.total("errors.commit_unknown")
-        # Whoever tries again is held too: none of its commits is answered before the late one's.
+        # The next transaction is held too, so that none of its commits is answered before the late one.
         written = wire.answer(Api.PRODUCE, 0, Hold())
         stash(place, "c", 100)
         written.wait(timeout_seconds=60)
@@ -89,7 +87,7 @@ def test_a_commit_that_comes_late_does_not_touch_the_next_transaction(
 
 @dataclass
 class Faults:
-    """What befalls each shard, and how one sees that it did."""
+    """The rules that make a shard's faults. A rule that matched shows that its fault happened."""
 
     rules: dict[str, Rule] = field(default_factory=dict)
 
@@ -97,22 +95,22 @@ class Faults:
         return [what for what, rule in self.rules.items() if not rule.matched]
 
 
-def test_an_answer_that_never_comes_is_found_out_and_not_guessed(
+def test_the_outcome_behind_a_missing_answer_is_not_guessed(
     place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
 ) -> None:
     faults = Faults()
 
     def lose(shard: int, api: Api) -> None:
-        """Lose an answer and keep the connection; then lose one with its connection."""
+        """Drop an answer and keep the connection; then lose another answer with its connection."""
         for action in (Drop(), Cut()):
             faults.rules[f"{shard}: {api.name} {action}"] = wire.answer(api, shard, action, times=1)
 
-    # A shard that cannot even begin: slow, then unanswered, then cut off.
+    # A shard that cannot begin: its init is slow, then unanswered, then cut off.
     faults.rules["3: slow init"] = wire.request(Api.INIT_PRODUCER_ID, 3, Delay(seconds=3.0), times=1)
     lose(3, Api.INIT_PRODUCER_ID)
     with relaying(place, proxy, shards=6) as relay, Load(place, tmp_path) as load:
         relay.until(lambda: relayed(relay, 0, 1, 2, 4, 5), MET_SECONDS)
-        # A commit that the client gives up, and that comes when the next transaction is under way.
+        # A commit that the client gives up, and that arrives during the next transaction.
         held = wire.request(Api.END_TXN, 0, Hold(), times=1)
         faults.rules["0: late commit"] = held
         inits: list[Frame] = []
@@ -127,7 +125,7 @@ def test_an_answer_that_never_comes_is_found_out_and_not_guessed(
         lose(1, Api.END_TXN)
         lose(2, Api.PRODUCE)
         lose(4, Api.ADD_PARTITIONS_TO_TXN)
-        # The neighbour of those that wait goes on.
+        # The shard without faults goes on while the others wait.
         before = relay.shards[5].counts["relayed"]
         relay.until(lambda: relay.shards[5].counts["relayed"] > before)
         relay.until(lambda: relayed(relay, 3), MET_SECONDS)
@@ -136,11 +134,11 @@ def test_an_answer_that_never_comes_is_found_out_and_not_guessed(
         load.end()
         doubts = [shard.counts.get("errors.commit_unknown", 0) for shard in relay.shards]
     load.require_clean(500)
-    # A commit is never taken for what it looks like; what else is lost, the client may mend by itself.
+    # Every commit without a clear answer counts as unknown. Other lost answers, the client may repair by itself.
     assert all(doubts[shard] for shard in (0, 1, 3)), doubts
 
 
-def test_a_wire_that_loses_and_delays_at_random_loses_repeats_and_reorders_nothing(
+def test_random_network_faults_lose_repeat_and_reorder_nothing(
     place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
 ) -> None:
     with relaying(place, proxy, shards=4) as relay, Load(place, tmp_path) as load:
@@ -154,7 +152,7 @@ def test_a_wire_that_loses_and_delays_at_random_loses_repeats_and_reorders_nothi
     load.require_clean(500)
 
 
-def test_at_least_once_answers_that_are_lost_or_cut_off_lead_to_direct_repeats_at_most(
+def test_at_least_once_lost_answers_cause_only_adjacent_duplicates(
     place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
 ) -> None:
     with (

@@ -1,7 +1,7 @@
-"""Relays that were stopped and superseded, and go on: what they still hold in their hands reaches neither side.
+"""Relays that were stopped, replaced and resumed: their rows in flight reach neither Kafka nor the database.
 
-The longest time-out that could help a zombie or its successor is the broker's on a transaction, 15 s: all are stopped
-for longer, side by side.
+The longest time-out that could help a zombie or its successor is the broker's transaction time-out, 15 s. All zombies
+are stopped for longer, in parallel.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from thresher.spark.session.session import Session
 
 STOPPED_SECONDS = 17.0
 pytestmark = pytest.mark.timeout(400)
-# Who is stopped, where its shards stand, and how many shards its successor has.
+# By stopped part: the crash points of its shards, and the number of shards of its successor.
 ZOMBIES: dict[str, tuple[dict[int, CrashPoint], int]] = {
     "worker": ({0: CrashPoint.COMMITTED, 1: CrashPoint.FLUSHED}, 2),
     "jvm": ({0: CrashPoint.BEFORE_BEGIN, 1: CrashPoint.BEFORE_COMMIT}, 1),
     "driver": ({0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.SETTLING}, 1),
     "whole": ({0: CrashPoint.BEFORE_COMMIT, 1: CrashPoint.SETTLING}, 2),
-    # At least once: one has rows in its client's hands, the other rows that it will want to purge.
+    # At least once: one shard has unsent rows in its client, the other has rows to purge.
     "marker": ({0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.COMMITTED}, 2),
 }
 
@@ -71,7 +71,7 @@ def nobody_else(place: Place, relay: Relaying) -> bool:
 
 
 def moves(place: Place, relay: Relaying) -> None:
-    """Wait until this relay has sent something, and all rows that are there now are gone."""
+    """Wait until this relay has sent rows, and until all rows that are pending now are gone."""
     last = place.sql("SELECT coalesce(max(id), 0) FROM outbox")[0][0]
     # Seen: 13 s, four successors starting at once on two busy cores.
     relay.until(
@@ -80,19 +80,17 @@ def moves(place: Place, relay: Relaying) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_it_goes_on(
-    places: Callable[[str], Place], tmp_path: Path
-) -> None:
+def test_a_resumed_zombie_relay_sends_and_settles_nothing(places: Callable[[str], Place], tmp_path: Path) -> None:
     with contextlib.ExitStack() as scene:
         loads: dict[str, Load] = {}
         outboxes: dict[str, Place] = {}
         zombies: dict[str, Zombie] = {}
-        for victim, (seams, _) in ZOMBIES.items():
+        for victim, (points, _) in ZOMBIES.items():
             at = outboxes[victim] = places(victim)
             loads[victim] = Load(at, tmp_path, writers=1, rate=100.0)
             program = relay_of(at, delivery=delivery_of(victim))
             stopped_part = "whole" if victim == "marker" else victim
-            zombies[victim] = Zombie(program, tmp_path / victim, victim=stopped_part, seams=seams)
+            zombies[victim] = Zombie(program, tmp_path / victim, victim=stopped_part, points=points)
             scene.enter_context(zombies[victim])
             scene.enter_context(loads[victim])
         for zombie in zombies.values():
@@ -107,8 +105,8 @@ def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_
         for victim, successor in successors.items():
             at = outboxes[victim]
             moves(at, successor)
-            # Whatever the zombie held in the database, row locks too, is not waited for: it was ended. What of it was
-            # not stopped comes to look once more, and then ends too.
+            # The take-over has ended the zombie's sessions, so nothing waits for its row locks. A part of the zombie
+            # that was not stopped may connect once more, and then ends too.
             successor.until(partial(nobody_else, at, successor), 15)
         eventually(lambda: time.monotonic() - stopped > STOPPED_SECONDS, STOPPED_SECONDS)
         for zombie in zombies.values():
@@ -118,16 +116,14 @@ def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_
             assert codes[victim] == 3, (victim, codes, zombie.said())
         for victim, load in loads.items():
             load.end()
-            # It was not disturbed in its turn: a zombie does not fence.
+            # A zombie does not fence its successor.
             assert not any("fenced" in str(shard.last_error) for shard in successors[victim].shards)
     for victim, load in loads.items():
-        # Of what the marker's client still had, a reader of everything sees nothing either.
+        # Even a reader of all records sees nothing of the rows that the at-least-once client still had.
         load.require_clean(500, everything=delivery_of(victim) is Delivery.AT_LEAST_ONCE)
 
 
-def test_leaders_with_other_numbers_of_shards_take_over_from_one_another(
-    places: Callable[[str], Place], tmp_path: Path
-) -> None:
+def test_leaders_take_over_from_other_numbers_of_shards(places: Callable[[str], Place], tmp_path: Path) -> None:
     at = places("layouts")
     with Load(at, tmp_path) as load, contextlib.ExitStack() as scene:
         older: list[Relaying] = []
@@ -137,7 +133,7 @@ def test_leaders_with_other_numbers_of_shards_take_over_from_one_another(
             for relay in older:
                 assert isinstance(relay.ended(), Superseded)
             older = [newer]
-        # Together: one of them is the last, whichever it is, and the others say that they are not.
+        # Started together: one of them leads in the end, and the others end as superseded.
         older += [scene.enter_context(at.relaying(shards=shards)) for shards in (2, 1)]
         eventually(lambda: sum(relay.error is None for relay in older) == 1, 120, lambda: str([r.error for r in older]))
         (leader,) = [relay for relay in older if relay.error is None]
@@ -148,7 +144,7 @@ def test_leaders_with_other_numbers_of_shards_take_over_from_one_another(
     load.require_clean(500)
 
 
-def test_progress_of_a_newer_version_is_refused_before_its_writer_is_displaced(places: Callable[[str], Place]) -> None:
+def test_progress_of_a_newer_version_is_refused_before_take_over(places: Callable[[str], Place]) -> None:
     at = places("versions")
     rows = [Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100)]
     at.stash(*rows[:50])
@@ -165,7 +161,7 @@ def test_progress_of_a_newer_version_is_refused_before_its_writer_is_displaced(p
     assert isinstance(refused, ForeignProgress)
     assert "version '2'" in str(refused)
     assert refused.exit_code == 4
-    # Whoever leads is not disturbed, and nothing was sent on a guess.
+    # The control row is unchanged, so a leader would not be disturbed; and nothing was sent.
     assert at.sql("SELECT * FROM thresher_relay") == recorded
     assert at.pending() == 50
     at.read(50)
@@ -190,7 +186,7 @@ def outbox_id(place: Place) -> str:
 
 
 def note(place: Place, record: bytes) -> None:
-    """Put a record where the relay keeps its progress, under its seal."""
+    """Write a record to the relay's progress partition, with its seal."""
     ((secret,),) = place.sql("SELECT secret::text FROM thresher_relay")
     seal = Seal(secret=secret, topic=progress_topic(place.settings().name), partition=0)
     producer = Producer({"bootstrap.servers": place.stack.kafka.bootstrap})

@@ -1,4 +1,4 @@
-"""Programs whose main thread waits, and a signal that the kernel gives to another thread: it is heard.
+"""A signal that the kernel delivers to another thread still interrupts a main thread that waits.
 
 `thresher run` and the engine are in `test_relay_cli` and `test_engine_signals`, queues in `test_queue_running`
 and `test_queue_cli`.
@@ -20,7 +20,7 @@ HARVEST = """
 import faulthandler, signal
 
 faulthandler.register(signal.SIGUSR1)  # shows where it hangs
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has a job in the background ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes background jobs ignore it
 from thresher.harvest import Harvest, Settings, TableName
 
 harvest = Harvest(

@@ -1,6 +1,6 @@
-"""Whatever dies, and however, no server stays behind that nobody owns, and no data goes that was to be kept.
+"""Any process may die in any way: no server runs on without an owner, and kept data is not lost.
 
-Bounds are what a slow machine that stalls takes: everything here was over within a second on a quick one.
+Time limits allow for a slow machine that stalls. On a fast one, every wait here ended within a second.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ with Stack() as stack:
     print(json.dumps({"directory": str(stack.directory), "pids": [server.pid for server in stack.servers]}), flush=True)
     time.sleep(600)
 """
-# Interrupts itself as Ctrl-C does, once its host is there and long before its servers are.
+# Interrupts itself as Ctrl-C does, after its host process has started and long before its servers have.
 INTERRUPTED = """
 import os, signal, sys, time
 from thresher.cli.app import main
@@ -79,8 +79,9 @@ def test_a_throwaway_stack_is_gone_after_its_owner_died() -> None:
     eventually(lambda: not any(Path(each["directory"]).exists() for each in told), GONE_SECONDS)
 
 
-def test_a_stack_is_gone_although_a_forked_child_of_its_owner_lives_on() -> None:
-    # The child holds the owner's ends of all pipes open: only the change of parent tells. It is there before a word is.
+def test_a_stack_ends_although_its_owners_forked_child_lives() -> None:
+    # The child holds the owner's ends of all pipes open, so only the change of parent shows that the owner died. The
+    # fork comes before the owner's first output.
     fork = "import os\n    if os.fork() == 0: time.sleep(600); os._exit(0)\n    print("
     script = OWNER.replace("print(", fork)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment()) as owner:
@@ -89,7 +90,7 @@ def test_a_stack_is_gone_although_a_forked_child_of_its_owner_lives_on() -> None
         children = descendants(owner.pid)
         owner.kill()
     eventually(lambda: not any(map(alive, told["pids"])), GONE_SECONDS)
-    # The keepers tidy up first: what is killed below is the child.
+    # The keepers remove the directory first, so that only the child is killed below.
     eventually(lambda: not Path(told["directory"]).exists(), GONE_SECONDS)
     for child in children:
         if alive(child):
@@ -107,7 +108,7 @@ def test_a_server_ends_with_its_keeper(tmp_path: Path) -> None:
     server.stop()
 
 
-def test_a_server_that_ignores_its_stop_signal_is_killed_after_the_grace(tmp_path: Path) -> None:
+def test_a_server_that_ignores_its_stop_signal_is_killed(tmp_path: Path) -> None:
     server = Server("stubborn", tmp_path, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
     server.start(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
     pid = server.pid
@@ -134,7 +135,7 @@ def test_a_server_that_dies_by_itself_can_still_be_stopped(tmp_path: Path) -> No
         assert not server.running
 
 
-def test_what_a_killed_server_leaves_running_ends_with_it(tmp_path: Path) -> None:
+def test_child_processes_of_a_killed_server_end_with_it(tmp_path: Path) -> None:
     server = Server("parent", tmp_path, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
     server.start(["sh", "-c", "setsid sleep 600 & sleep 600"])
     pid = server.pid
@@ -144,7 +145,7 @@ def test_what_a_killed_server_leaves_running_ends_with_it(tmp_path: Path) -> Non
     assert not any(map(alive, left))
 
 
-def test_a_busy_backend_does_not_keep_a_killed_postgres_from_starting_again(stack: Stack, dsn: str) -> None:
+def test_a_killed_postgres_restarts_despite_a_busy_backend(stack: Stack, dsn: str) -> None:
     busy = psycopg.connect(dsn, autocommit=True)
     busy.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 100000000000)")
     busy.pgconn.flush()
@@ -155,7 +156,7 @@ def test_a_busy_backend_does_not_keep_a_killed_postgres_from_starting_again(stac
     busy.close()
 
 
-def test_commands_on_one_stack_at_once_end_in_one_stack_or_none(state: Path) -> None:
+def test_concurrent_stack_commands_leave_one_stack_or_none(state: Path) -> None:
     command = [sys.executable, "-m", "thresher", "stack"]
     ups = [subprocess.Popen([*command, "up", "--name", "crash", "--json"], stdout=subprocess.PIPE) for _ in range(2)]
     polls = [subprocess.Popen([*command, "status", "--name", "crash"], stdout=subprocess.DEVNULL) for _ in range(2)]
@@ -190,9 +191,9 @@ def test_an_interrupted_up_leaves_nothing_running(state: Path) -> None:
     eventually(lambda: not any(map(alive, everybody)), GONE_SECONDS)
 
 
-def test_a_kept_stack_comes_up_from_what_crashes_left_and_its_data_with_it(state: Path) -> None:
+def test_a_kept_stack_starts_after_crashes_with_its_data(state: Path) -> None:
     stack = KeptStack("crash")
-    # As crashes leave it while everything is first made: a data directory half-made, one node formatted, no word of it.
+    # The state after a crash during the first start: a partial data directory, a formatted node, and no complete files.
     directory = stack.directory
     (directory / "postgres" / "data.new").mkdir(parents=True)
     (directory / "postgres" / "data.new" / "PG_VERSION").write_text("18")
@@ -204,7 +205,7 @@ def test_a_kept_stack_comes_up_from_what_crashes_left_and_its_data_with_it(state
     assert all(map(alive, endpoints.processes.values()))
     with psycopg.connect(endpoints.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
-    # Its host killed: no server is left, and all data.
+    # Without its host process no server runs, and all data is kept.
     os.kill(endpoints.processes["host"], signal.SIGKILL)
     eventually(lambda: not any(map(alive, endpoints.processes.values())), GONE_SECONDS)
     assert not stack.running

@@ -1,4 +1,4 @@
-"""The tail and a database that fails over, is put back, or is moved to another server."""
+"""The tail while its database fails over, is restored from a copy, or is moved to another server."""
 
 import os
 import threading
@@ -29,7 +29,7 @@ def numbers(at: TailPlace, count: int) -> list[int]:
 
 
 def published(at: TailPlace, *parts: range) -> None:
-    """Write the last part while a tail runs, and see that each row of all parts was published once."""
+    """Write the rows of the last part while a tail runs, and check that each row of all parts was published once."""
     with at.tailing() as tailing:
         tailing.until(lambda: tailing.up, BACK_SECONDS)
         at.stash(*rows(at.topic, parts[-1]))
@@ -39,7 +39,7 @@ def published(at: TailPlace, *parts: range) -> None:
 
 @contextmanager
 def slot_on(standby: Postgres, primary: Postgres, name: str, database: str) -> Iterator[None]:
-    """Make the slot on a standby, which needs a word of its primary for that."""
+    """Create the slot on a standby. That waits for a snapshot record, which the primary is asked to write."""
     made = threading.Event()
 
     def make() -> None:
@@ -72,7 +72,7 @@ def test_a_tail_goes_on_after_a_promotion_and_after_restarts(stack: Stack, spark
             eventually(caught_up, BACK_SECONDS)
             with slot_on(standby, primary, at.slot, "promoted"):
                 published(at, range(50))
-            # Pages to write, so that the checkpoint after the promotion takes its time.
+            # Dirty pages, so that the checkpoint after the promotion takes long.
             at.sql(_GROW.replace("%s", "60000"))
             eventually(caught_up, BACK_SECONDS)
         primary.server.end()
@@ -84,7 +84,7 @@ def test_a_tail_goes_on_after_a_promotion_and_after_restarts(stack: Stack, spark
         published(at, range(100), range(100, 150))
 
 
-def test_a_log_that_was_put_back_and_has_grown_is_noticed(stack: Stack, spark: Session, topic_prefix: str) -> None:
+def test_a_restored_log_that_has_grown_is_detected(stack: Stack, spark: Session, topic_prefix: str) -> None:
     with own_postgres() as postgres:
         at = TailPlace(stack, postgres.create_database("put_back"), topic_prefix)
         published(at, range(10))
@@ -102,7 +102,7 @@ def test_a_log_that_was_put_back_and_has_grown_is_noticed(stack: Stack, spark: S
             error = tailing.ended()
         assert isinstance(error, LogLost), error
         assert "another log" in str(error)
-        # What it says helps.
+        # The remedy that the error message names works.
         at.drop_slot()
         at.create_slot()
         at.sql("UPDATE thresher_relay SET progress_topic_id = NULL")
@@ -117,7 +117,7 @@ def test_an_adopted_log_survives_a_rejected_first_transaction(stack: Stack, spar
         (known,) = at.sql("SELECT name, outbox_id, secret FROM thresher_relay")
         moved = TailPlace(stack, new.create_database("moved"), f"{topic_prefix}moved-")
         take_over(moved.settings())
-        # As a dump brings it, and as an operator adopts it.
+        # The control row as a dump restores it, and as an operator adopts it.
         copied = "name = %s, outbox_id = %s, secret = %s, progress_topic_id = NULL"
         moved.sql(f"UPDATE thresher_relay SET {copied}", *known)
         moved.prefix, moved.topic = at.prefix, at.topic

@@ -1,4 +1,4 @@
-"""A transaction of a million rows, whose tail is killed in the middle of it."""
+"""A transaction of a million rows; the tail is killed while it publishes them."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def test_a_million_rows_of_one_transaction_survive_kills(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
     at = TailPlace(stack, dsn, topic_prefix)
-    # By key, the number that comes next.
+    # The next expected number of each key.
     next_of = {b"%d" % key: key or _KEYS for key in range(_KEYS)}
     try:
         at.sql(

@@ -1,4 +1,4 @@
-"""Processes that share an outbox by topic locks, killed, stopped and ended; judged by what readers got."""
+"""Processes that share an outbox by topic locks are killed, stopped and terminated; readers' records are checked."""
 
 import random
 import signal
@@ -19,7 +19,7 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 
 TOPICS = 20
-# Short, so that what a killed process held is free again while the test looks on.
+# Short, so that the locks of a killed process expire during the test.
 LOCKING = {"lock_seconds": 3.0, "rest_seconds": 0.2}
 # Seen: 5 s, after the last kill.
 DRAINED_SECONDS = 60.0
@@ -32,13 +32,13 @@ def place(stack: Stack, dsn: str, topic_prefix: str) -> LockedPlace:
 
 
 def member(at: LockedPlace, **settings: Any) -> Program:
-    """Return a process of two threads, or with `threads=0` a relay on Spark."""
+    """Return a program with two worker threads; with `threads=0`, a relay on Spark."""
     given = {"topic_lock": LOCKING, "threads": 2, "shards": 2, "batch_rows": 50, **settings}
     return relay_program(name=at.settings().name, dsn=at.dsn, bootstrap=at.stack.kafka.bootstrap, **given)
 
 
 class Crew:
-    """Processes that are started again when they were killed. Leaving kills all that are left."""
+    """Processes that are restarted when they are killed. Leaving the context kills all of them."""
 
     def __init__(self, log: Path, *programs: Program) -> None:
         self._log, self._programs = log, programs
@@ -53,7 +53,7 @@ class Crew:
             self._end(process)
 
     def kill(self, which: int) -> None:
-        """Kill a process with all that belongs to it, and start another in its place."""
+        """Kill a process with its descendants, and start another in its place."""
         self._end(self.processes[which])
         self.processes[which] = self._programs[which].start(self._log)
 
@@ -65,7 +65,7 @@ class Crew:
             subprocess.run(["kill", "-9", str(pid)], check=False, stderr=subprocess.DEVNULL)
 
     def stop(self) -> list[int]:
-        """End all in good order, and return their exit codes."""
+        """Terminate all processes by SIGTERM, and return their exit codes."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         return [process.wait(120) for process in self.processes]
@@ -75,9 +75,7 @@ class Crew:
 
 
 @pytest.mark.timeout(600)
-def test_eight_processes_and_two_relays_killed_at_random_lose_and_repeat_nothing(
-    place: LockedPlace, tmp_path: Path
-) -> None:
+def test_topic_lock_processes_killed_at_random_lose_and_repeat_nothing(place: LockedPlace, tmp_path: Path) -> None:
     at, draw = place, random.Random(22)
     for number in range(TOPICS):
         at.admin.create_topic(f"{at.topic}-{number}", partitions=2)
@@ -94,20 +92,20 @@ def test_eight_processes_and_two_relays_killed_at_random_lose_and_repeat_nothing
             eventually(
                 lambda: at.pending() == 0, DRAINED_SECONDS, lambda: f"{at.pending()}: {at.locks()} {crew.said()}"
             )
-            # One that was started a moment ago has no handler for the signal yet.
+            # A process that was just started has no signal handler yet.
             assert set(crew.stop()) <= {0, -signal.SIGTERM}, crew.said()
-            # In good order: nobody has to wait for a lock to run out.
+            # A terminated process frees its locks: no other process waits for them to expire.
             assert not any(lock["locked_by"] for lock in at.locks().values())
         load.require_clean(2_000)
 
 
 @pytest.mark.timeout(300)
-def test_a_process_that_was_stopped_and_goes_on_changes_nothing(place: LockedPlace, tmp_path: Path) -> None:
+def test_a_process_resumed_after_losing_its_lock_changes_nothing(place: LockedPlace, tmp_path: Path) -> None:
     at = place
     with Crew(tmp_path / "log", member(at, threads=1)) as stopped, Load(at, tmp_path, rate=400.0) as load:
         (process,) = stopped.processes
         eventually(lambda: at.locks().get(at.topic, {}).get("last_processed_at"), 120, stopped.said)
-        # In the middle of a turn.
+        # The process is stopped while it holds the lock.
         eventually(lambda: at.locks()[at.topic]["locked_by"], 60, stopped.said)
         process.send_signal(signal.SIGSTOP)
         held = at.locks()[at.topic]
@@ -124,7 +122,7 @@ def test_a_process_that_was_stopped_and_goes_on_changes_nothing(place: LockedPla
 
 
 @pytest.mark.timeout(300)
-def test_told_to_end_a_process_finishes_its_batch_and_frees_its_locks(place: LockedPlace, tmp_path: Path) -> None:
+def test_a_terminated_process_finishes_its_batch_and_frees_its_locks(place: LockedPlace, tmp_path: Path) -> None:
     at = place
     at.stash(*(Message(topic=at.topic, key=f"k{n % 9}", value=str(n)) for n in range(20_000)))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -145,7 +143,7 @@ def test_told_to_end_a_process_finishes_its_batch_and_frees_its_locks(place: Loc
 
 
 @pytest.mark.timeout(300)
-def test_the_lock_of_a_killed_process_runs_out(place: LockedPlace, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_expires(place: LockedPlace, tmp_path: Path) -> None:
     at = place
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(20_000)))
     with Crew(tmp_path / "log", member(at, threads=1)) as crew:
@@ -157,6 +155,6 @@ def test_the_lock_of_a_killed_process_runs_out(place: LockedPlace, tmp_path: Pat
 
 
 def moves(at: LockedPlace, crew: Crew) -> None:
-    """Wait until rows leave the outbox."""
+    """Wait until rows have left the outbox."""
     before = at.pending()
     eventually(lambda: at.pending() < before, 120, crew.said)

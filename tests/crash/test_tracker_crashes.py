@@ -1,4 +1,4 @@
-"""Trackers that are killed, stopped and superseded, and consumers that die: every message is processed in the end."""
+"""Trackers that are killed, stopped and superseded, and killed consumers: every message is processed in the end."""
 
 import signal
 import time
@@ -49,7 +49,7 @@ class Trackers:
         return process
 
     def end(self) -> None:
-        """End all of them, and see that nothing of them is left."""
+        """End all trackers, and check that none of their processes is left."""
         for process in self.processes:
             process.terminate()
         for number, process in enumerate(self.processes):
@@ -104,7 +104,8 @@ def test_a_tracker_that_is_killed_redelivers_each_message_once(trackers: Tracker
     victim = trackers.start({"point": point, "who": who})
     eventually(lambda: trackers.has_crashed(0), PATIENCE_SECONDS, trackers.said)
     if who != "worker":
-        # A worker comes back by itself; a process is started again by whoever runs it.
+        # The engine replaces a killed worker. After a killed driver, a supervisor starts the program again: here, the
+        # test.
         eventually(lambda: victim.poll() is not None, PATIENCE_SECONDS, trackers.said)
         trackers.start()
     eventually(lambda: trackers.counts() == ALL, PATIENCE_SECONDS, trackers.said)
@@ -113,7 +114,7 @@ def test_a_tracker_that_is_killed_redelivers_each_message_once(trackers: Tracker
     assert {record.delivery_count for record in redelivered(topics)} == {2}
 
 
-def test_a_tracker_that_was_stopped_and_superseded_ends_and_repeats_nothing(trackers: Trackers) -> None:
+def test_a_stopped_and_superseded_tracker_ends_and_repeats_nothing(trackers: Trackers) -> None:
     topics = trackers.topics
     older = trackers.start()
     eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
@@ -164,7 +165,7 @@ def test_messages_of_a_killed_consumer_are_all_processed(trackers: Trackers, tmp
         assert victim.wait(PATIENCE_SECONDS) == -signal.SIGKILL
         processed: set[bytes] = set()
         noted = notes.read_text().splitlines()
-        # A transaction that it left open hides the Ends behind it.
+        # A transaction that the victim left open hides the End markers behind it.
         eventually(topics.is_stable, PATIENCE_SECONDS)
         ended = {each.marker.message_id for each in topics.markers(b"jobs") if each.marker.type is MarkerType.END}
         processed |= {payload for id_, payload in sent.items() if id_ in ended and f"received {id_}" in noted}
@@ -177,7 +178,7 @@ def test_messages_of_a_killed_consumer_are_all_processed(trackers: Trackers, tmp
     assert processed == set(sent.values()), trackers.said()
 
 
-def test_a_consumers_open_transaction_delays_redelivery_and_causes_no_false_one(trackers: Trackers) -> None:
+def test_a_consumers_open_transaction_causes_no_false_redelivery(trackers: Trackers) -> None:
     topics = trackers.topics
     trackers.start()
     eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
@@ -188,7 +189,7 @@ def test_a_consumers_open_transaction_delays_redelivery_and_causes_no_false_one(
     partition = murmur2_partition(b"orders", 2)
     hanging.produce([(0, (topics.config.marker_topic, encode(start(3, 60_000)), b"orders", partition, 0, None))])
     assert hanging.flush() == []
-    # Behind the open transaction: nobody reads it until the broker ends that.
+    # This End is behind the open transaction: no reader sees it until the broker ends that transaction.
     write(topics, end(1))
     time.sleep(5)
     assert trackers.counts() == {}
@@ -198,7 +199,7 @@ def test_a_consumers_open_transaction_delays_redelivery_and_causes_no_false_one(
     hanging.discard()
 
 
-def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int], tmp_path: Path) -> None:
+def test_a_broker_restart_costs_only_time(proxied: tuple[Stack, int], tmp_path: Path) -> None:
     stack, _ = proxied
     topics = QueueTopics(
         stack.kafka.bootstrap, redelivery_timeout=4_000, consumer={"session.timeout.ms": 6_000}, partitions=2
@@ -216,11 +217,11 @@ def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int
                 messages |= {message.payload: message for message in consumer.receive_batch(10, 5.0)}
             (number,) = stack.kafka.nodes
             stack.kafka.nodes[number].kill()
-            # Longer than the time-out: nobody could keep anything alive. And longer than a question waits.
+            # Longer than the redelivery time-out, so that no KeepAlive is in time, and longer than a request waits.
             time.sleep(18)
             stack.kafka.start_node(number)
             time.sleep(8)
-            assert redelivered_after(topics, sent) == set(), "whoever holds them lives, and says so again"
+            assert redelivered_after(topics, sent) == set(), "a message was redelivered although its consumer lives"
             for payload, message in messages.items():
                 if payload != b"3":
                     message.ack(sync=True)
@@ -234,5 +235,5 @@ def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int
 
 
 def redelivered_after(topics: QueueTopics, sent: Mapping[MessageId, bytes]) -> set[bytes]:
-    """The messages that came after those that were sent."""
+    """The payloads of redelivered messages: those in the message topic that the test did not send."""
     return {record.payload for record in redelivered(topics) if record.message_id not in sent}

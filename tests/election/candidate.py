@@ -1,6 +1,6 @@
-"""A competitor as a program of its own: says on its output when it takes itself for the leader, until it is ended.
+"""A competitor as a program: prints whether it believes to lead, until it is ended.
 
-Takes its election as JSON. A line is `id before after`, by a clock that all processes of a machine share.
+Takes its election as JSON. A line is `id before after`: the id, or None, and the monotonic times around the look.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 class Candidate:
-    """The program, as a test has it."""
+    """The program as a test runs it."""
 
     def __init__(self, directory: Path, **given: Any) -> None:
         self._given = given
@@ -65,7 +65,7 @@ class Candidate:
         self.process.wait(30)
 
     def send(self, number: signal.Signals) -> float:
-        """Send a signal, and return when."""
+        """Send a signal, and return the time."""
         now = time.monotonic()
         self.process.send_signal(number)
         return now
@@ -80,12 +80,12 @@ class Candidate:
         return claims
 
     def last(self) -> str | None:
-        """Return what it said last."""
+        """Return the id of its last complete line."""
         lines = self._path.read_text().splitlines()[:-1]
         return lines[-1].split()[0] if lines else None
 
     def leading(self, seconds: float) -> str:
-        """Wait until it leads, and return its id."""
+        """Wait until the program leads, and return its leader id."""
         found: list[str | None] = []
 
         def leads() -> bool:

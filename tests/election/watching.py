@@ -1,4 +1,4 @@
-"""Watches competitors: what they were told, and when they took themselves for the leader."""
+"""Watches competitors: their changes, and the times at which they believed to lead."""
 
 import threading
 import time
@@ -11,15 +11,15 @@ from tests.processes import eventually
 from thresher.core.errors import ThresherError
 from thresher.election.leadership import Acquired, Change, Fenced, Leadership, Refreshed, Revoked
 
-# Seen: 0.1 s where nobody has to be waited for.
+# Seen: 0.1 s without a member to wait for.
 SOON_SECONDS = 30.0
-# Seen: 6.3 s, the session of a member that died.
+# Seen: 6.3 s, the session time-out of a member that died.
 SESSION_SECONDS = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Claim:
-    """A time within which one took itself for the leader: from after the first look to before the last."""
+    """A time in which a competitor believed to lead: from after its first look to before its last."""
 
     leader_id: str
     since: float
@@ -28,12 +28,12 @@ class Claim:
 
 @dataclass(slots=True)
 class Claims:
-    """All that one competitor claimed, by a clock that all processes of a machine share."""
+    """All claims of one competitor, on the monotonic clock, which all processes of a machine share."""
 
     found: list[Claim] = field(default_factory=list)
 
     def look(self, leadership: Leadership) -> None:
-        """Ask once."""
+        """Ask once for the leader id, and note the claim."""
         before = time.monotonic()
         leader_id = leadership.leader_id
         self.add(None if leader_id is None else str(leader_id), before, time.monotonic())
@@ -48,7 +48,7 @@ class Claims:
 
 
 def overlaps(parties: Iterable[Claims]) -> list[tuple[Claim, Claim]]:
-    """Return what two of them claimed at one time."""
+    """Return the pairs of claims of two competitors that overlap."""
     all_claims = [(party, claim) for party, each in enumerate(parties) for claim in each.found]
     return [
         (one, other)
@@ -59,7 +59,7 @@ def overlaps(parties: Iterable[Claims]) -> list[tuple[Claim, Claim]]:
 
 
 class Watched:
-    """A competitor of the test's own process, with a thread that waits for its changes and one that asks for its id."""
+    """A competitor in the test process, with a thread that waits for its changes and one that asks for its id."""
 
     def __init__(self, leadership: Leadership) -> None:
         self.leadership = leadership
@@ -91,7 +91,7 @@ class Watched:
                 self.error = error
                 return
             if change is not None:
-                # Whoever sees the change sees its time too.
+                # The time first: a thread that sees the change must find its time too.
                 self.times.append(time.monotonic())
                 self.changes.append(change)
 
@@ -110,13 +110,13 @@ class Watched:
         eventually(lambda: condition(self), seconds, lambda: f"{self.changes} {self.error}")
 
     def leading(self, seconds: float = SOON_SECONDS) -> UUID:
-        """Wait until it leads, and return its id."""
+        """Wait until the competitor leads, and return its leader id."""
         self.until(lambda it: it.leads and it.changes and isinstance(it.changes[-1], Acquired | Refreshed), seconds)
         return self.ids()[-1]
 
 
 def well_formed(changes: Iterable[Change]) -> None:
-    """See that changes are whole leaderships, with ids that never come twice."""
+    """Check that changes form complete leaderships, with ids that never repeat."""
     leads, ids = False, []
     for change in changes:
         match change:

@@ -43,7 +43,7 @@ class Cluster:
             ),
             "SPARK_LOCAL_DIRS": str(server.directory),
             "SPARK_NO_DAEMONIZE": "1",
-            # As on a machine that has Spark and nothing of ours.
+            # A Python without Thresher, as on a machine that has only Spark.
             "PYSPARK_PYTHON": sys._base_executable,  # type: ignore[attr-defined]
         }
         given = [f"{name}={value}" for name, value in environment.items()]
@@ -59,13 +59,13 @@ class Cluster:
 
     def start_worker(self, name: str) -> None:
         server = self.workers[name] = self._server(name)
-        # Cores are what it says they are: enough for all shards, so that one worker can take the other's over.
+        # The announced cores need not exist: enough for all shards, so that one worker can take over the other's.
         self._start(
             server, "Worker", "--cores", "6", "--memory", "4g", "--work-dir", str(server.directory / "work"), self.url
         )
 
     def options(self, archive: Path) -> dict[str, Any]:
-        """Spark's options for a driver on this machine that ships its environment."""
+        """Return Spark's options for a driver on this machine that ships its environment."""
         return {
             "master": self.url,
             "archives": [f"{archive}#environment"],
@@ -74,7 +74,7 @@ class Cluster:
             "conf": {
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
-                # What killed executors leave shall not lie around.
+                # Temporary files of killed executors are removed with the cluster's directory.
                 "spark.executor.extraJavaOptions": (
                     f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={self.directory}"
                 ),
@@ -82,7 +82,7 @@ class Cluster:
         }
 
     def worker_of(self, pid: int) -> str:
-        """The worker below which the process runs."""
+        """Return the worker whose descendant the process is."""
         pids = {server.pid: name for name, server in self.workers.items() if server.running}
         while pid not in pids:
             assert pid > 1, "not a process of this cluster"
@@ -95,7 +95,7 @@ class Cluster:
 
 
 def executor_of(pid: int) -> int:
-    """The executor's JVM above a Python worker."""
+    """Return the executor JVM of a Python worker."""
     while b"CoarseGrainedExecutorBackend" not in command_line(pid):
         pid = parent(pid)
     return pid

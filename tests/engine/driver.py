@@ -16,22 +16,22 @@ from thresher.spark.process import Process, look
 
 PROGRAM = Path(__file__).with_name("program.py")
 FUNCTIONS = Path(__file__).with_name("functions.py")
-# Only how long a failing test waits. Seen: 6 s until everything was up, on a machine that did nothing else.
+# Only how long a failing test waits. Seen: 6 s until all shards were up, on an idle machine.
 UP_SECONDS = 90.0
-# Whoever looks silent because the machine stalls is left alone: tests of silence say how long they bear it.
+# A long allowed silence, so that a stall of the machine ends no task: tests of silence set their own.
 STEADY = {"silence_seconds": 15.0, "deaf_seconds": 20.0}
 
 Shot = dict[str, Any]
 
 
 class Driver:
-    """A running program: its process, its latest snapshot, and every process it was ever seen to have."""
+    """A running program: its process, its snapshots, and every process that it was seen to have."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
         self.shots: list[Shot] = []
         self.said: list[str] = []
-        # Numbers come back: processes are told apart by their birth as well.
+        # Process ids are reused: a process is identified by its start time too.
         self.seen: set[Process] = set()
         self._note(process.pid)
         threads = [threading.Thread(target=each, daemon=True) for each in (self._follow, self._hear)]
@@ -43,7 +43,7 @@ class Driver:
         assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:
-                with contextlib.suppress(ValueError):  # the last line of one that was killed
+                with contextlib.suppress(ValueError):  # the partial last line of a killed program
                     self.shots.append(json.loads(line))
 
     def _hear(self) -> None:
@@ -61,7 +61,7 @@ class Driver:
         return shard
 
     def until(self, condition: Callable[[Shot], object], seconds: float = UP_SECONDS) -> Shot:
-        """Wait until a snapshot shows it, and return that one: the next may look different."""
+        """Wait until a snapshot satisfies the condition, and return it: the next one may differ."""
         began = time.monotonic()
         while not (self.shots and condition(shot := self.shot)):
             assert time.monotonic() - began < seconds, f"not within {seconds} s: {self.shots[-1:]} {self.said[-20:]}"
@@ -77,13 +77,13 @@ class Driver:
         self.seen |= {found for pid in pids if (found := look(pid)) is not None}
 
     def look(self) -> set[Process]:
-        """Note the processes below it."""
+        """Note the program's descendants."""
         self._note(*descendants(self.process.pid))
         self._note(*(shard["pid"] for shot in self.shots[-1:] for shard in shot["shards"] if shard["pid"]))
         return self.seen
 
     def jvm(self) -> int:
-        """The process of its JVM."""
+        """Return the process id of its JVM."""
         (found,) = [
             pid for pid in descendants(self.process.pid)
             if b"org.apache.spark.deploy.SparkSubmit" in command_line(pid)
@@ -91,20 +91,20 @@ class Driver:
         return found
 
     def end(self, seconds: float) -> int:
-        """Wait for its end and return its status."""
+        """Wait for the program's end, and return its exit status."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGUSR1)
             time.sleep(1.0)
             raise AssertionError(f"not ended within {seconds} s: {self.shots[-1:]}\n" + "\n".join(self.said)) from None
-        # What it said last is read by then, unless somebody it left behind keeps its output open.
+        # Its last output is read by then, unless a process that it left behind keeps the pipe open.
         for thread in self._threads:
             thread.join(30)
         return status
 
     def gone(self, seconds: float = 60.0) -> None:
-        """Every process it was ever seen to have ends within so long."""
+        """Check that every process of the program ends in time."""
         eventually(lambda: not any(process.alive for process in self.seen), seconds)
 
 
@@ -130,7 +130,7 @@ def driven(
     terminal: int | None = None,
     **others: Any,
 ) -> Iterator[Driver]:
-    """Run the program; at the end it is told to stop, and whatever is left of it killed."""
+    """Run the program; at the end, stop it and kill its remaining processes."""
     others.setdefault("policy", STEADY)
     process = subprocess.Popen(
         [*command, str(PROGRAM), given(steps, **others)],

@@ -1,7 +1,6 @@
-"""Functions for pipelines under test: well-behaved ones, and every kind of misbehaviour.
+"""Functions for pipelines under test: correct ones, and one for every kind of misbehaviour.
 
-A misbehaving function does so in shard 0 only, or in as many as there are ways given, so that the next one can be seen
-to go on.
+A function misbehaves only in shard 0, or in one shard for each given way, so that a test can see the next shard go on.
 """
 
 import contextlib
@@ -23,17 +22,17 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Hopeless(ThresherError):
-    """An error of a pipeline's own that no retry helps."""
+    """A pipeline's own error that no retry can help."""
 
 
 class Passing(ThresherError):
-    """An error of a pipeline's own that a retry may help."""
+    """A pipeline's own error that a retry may help."""
 
     retryable = True
 
 
 class Particular(ThresherError):
-    """An error that cannot be built from what pickling keeps."""
+    """An error that cannot be unpickled."""
 
     retryable = True
 
@@ -70,7 +69,7 @@ def tally(shard: Shard, config: Config, batches: Batches) -> None:
 
 
 def slow(shard: Shard, config: Config, batches: Batches) -> None:
-    """Take long over each batch, and leave a trace of what was begun and what was finished."""
+    """Take long over each batch, and write a trace of begun and finished batches."""
     trace = Path(config["trace"])
     for batch in batches:
         number = batch["number"][0].as_py()
@@ -129,7 +128,7 @@ def hang() -> Batches:
 
 
 def hang_holding_the_lock() -> Batches:
-    # PyDLL keeps the interpreter's lock: no other thread of the process runs meanwhile. No signal wakes a mutex.
+    # PyDLL keeps the GIL: no other thread of the process runs. No signal ends the wait for a mutex.
     library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(mutex)
     library.pthread_mutex_lock(mutex)
@@ -137,7 +136,7 @@ def hang_holding_the_lock() -> Batches:
 
 
 def fork_and_die() -> Batches:
-    # The child has our connections to Spark and to the driver.
+    # The child inherits the connections to Spark and to the driver.
     if os.fork() == 0:
         time.sleep(60)
     os._exit(1)
@@ -145,7 +144,7 @@ def fork_and_die() -> Batches:
 
 def eat_memory() -> Batches:
     eaten = []
-    for _ in range(50):  # far beyond the limit, not beyond the machine
+    for _ in range(50):  # far above the limit, and within the machine's memory
         eaten.append(b"x" * 20_000_000)
         time.sleep(0.01)
     time.sleep(1000)
@@ -192,7 +191,7 @@ def raises_fatal(shard: Shard, config: Config, batches: Batches) -> None:
 
 
 def forks(shard: Shard, config: Config, batches: Batches) -> None:
-    """Leave a child behind that does nothing, and tell of it."""
+    """Leave an idle child process behind, and report it."""
     for batch in batches:
         if not shard.counts:
             child = os.fork()
@@ -205,7 +204,7 @@ def forks(shard: Shard, config: Config, batches: Batches) -> None:
 
 
 class Mapped:
-    """A configuration of a class of one's own."""
+    """A configuration of a user-defined class."""
 
 
 def takes_mapped(shard: Shard, config: Config, batches: Batches) -> None:

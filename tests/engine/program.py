@@ -1,6 +1,6 @@
-"""A program around an engine, for tests that need one of their own to signal and kill.
+"""A program with an engine, for tests that signal and kill it.
 
-Takes a JSON object with pipeline, policy and spark; prints the snapshot as a JSON line whenever it is asked to look.
+Takes a JSON object with pipeline, policy and spark; prints snapshots as JSON lines.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main() -> int:
     given = json.loads(parser.parse_args().given)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     steps = tuple(Step(function=f"functions:{name}", config=config) for name, config in given["steps"])
-    # Figures come with a beat: who waits for one does not wait long.
+    # Frequent heartbeats, because figures come with them.
     policy = Policy(**{"beat_seconds": 0.2, **given.get("policy", {})})
     spark: Any = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.get("spark", {}).items()
@@ -37,7 +37,7 @@ def main() -> int:
     over = threading.Event()
 
     def show() -> None:
-        # A quiet one shows little, so that showing does not count as work.
+        # With `quiet`, few snapshots, so that printing does not count as work.
         while not over.wait(5.0 if given.get("quiet") else 0.05):
             print(json.dumps(engine.snapshot().to_json()), flush=True)
 

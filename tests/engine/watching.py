@@ -1,4 +1,4 @@
-"""How tests wait for what an engine of their own process shows."""
+"""Waits for the snapshots of an engine in the test process."""
 
 import time
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from thresher.spark.driver.engine import Engine
 from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 from thresher.spark.driver.supervision import Phase
 
-# Only how long a failing test waits. Seen: 0.6 s for a restart, 3 s for the first of a run to be up.
+# Only how long a failing test waits. Seen: 0.6 s for a restart, 3 s for the run's first engine to be up.
 PATIENCE = 60.0
 
 
 def until(engine: Engine, condition: Callable[[Snapshot], object], seconds: float = PATIENCE) -> Snapshot:
-    """Return the snapshot that shows it: the next one may look different."""
+    """Wait until a snapshot satisfies the condition, and return it: the next one may differ."""
     deadline = time.monotonic() + seconds
     while not condition(shot := engine.snapshot()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {shot}"
@@ -21,7 +21,7 @@ def until(engine: Engine, condition: Callable[[Snapshot], object], seconds: floa
 
 
 def up(engine: Engine) -> tuple[ShardSnapshot, ...]:
-    """Wait until every shard runs and has counted something."""
+    """Wait until every shard runs and has reported counts."""
     return until(engine, lambda shot: all(counting(shard) for shard in shot.shards)).shards
 
 
@@ -30,7 +30,7 @@ def counting(shard: ShardSnapshot) -> bool:
 
 
 def replaced(engine: Engine, before: ShardSnapshot) -> ShardSnapshot:
-    """Wait until another attempt of the shard counts again: counts are sums, and only gauges are the attempt's own."""
+    """Wait until another attempt of the shard counts. Counts are sums over attempts; only gauges belong to one."""
     shot = until(
         engine,
         lambda shot: (
@@ -44,7 +44,7 @@ def replaced(engine: Engine, before: ShardSnapshot) -> ShardSnapshot:
 
 
 def untouched(engine: Engine, before: ShardSnapshot) -> None:
-    """See that the shard is the same attempt in the same process, and goes on counting."""
+    """Check that the shard runs the same attempt in the same process, and goes on counting."""
     shot = until(engine, lambda shot: shot.shards[before.shard].counts["rows"] > before.counts["rows"])
     now = shot.shards[before.shard]
     assert (now.attempt, now.pid, now.restarts) == (before.attempt, before.pid, before.restarts)

@@ -1,4 +1,4 @@
-"""Hooks under which the clock that a worker goes by is ahead. Workers are not used again."""
+"""Hooks that set a worker's clock ahead. The clock stays wrong in that process: each attempt has a new one."""
 
 import tempfile
 from pathlib import Path
@@ -7,23 +7,23 @@ from thresher.core.clock import ServerClock
 from thresher.delivery.crash_points import CrashPoint
 
 AHEAD_MS = 50 * 60 * 1000
-# More than what a broker takes.
+# More than the one hour by which a broker lets a timestamp be ahead.
 FAR_AHEAD_MS = 150 * 60 * 1000
 _right = ServerClock.now_ms
 
 
-def reached(_seam: CrashPoint, _shard: int, _rows: list[int]) -> None:
-    """Be ahead."""
+def reached(_point: CrashPoint, _shard: int, _rows: list[int]) -> None:
+    """Set the clock ahead."""
     _put_ahead(AHEAD_MS)
 
 
-def far(_seam: CrashPoint, _shard: int, _rows: list[int]) -> None:
-    """Be far ahead, until the clock is set right."""
+def far(_point: CrashPoint, _shard: int, _rows: list[int]) -> None:
+    """Set the clock far ahead, until the file `right()` exists."""
     _put_ahead(0 if right().exists() else FAR_AHEAD_MS)
 
 
 def right() -> Path:
-    """The file that says that the clock is right; workers have the environment of the run."""
+    """The file whose existence sets the clock right. Workers find it because they share the run's environment."""
     return Path(tempfile.gettempdir()) / "thresher-clock-is-right"
 
 

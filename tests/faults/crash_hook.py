@@ -1,9 +1,9 @@
-"""A hook for workers at crash points: a worker stops exactly there when it was told to, and reports on recovery.
+"""A hook for workers at crash points: a worker stops at the ordered point, and reports after recovery.
 
-A directory (in the environment) carries the orders: `order-<shard>` names the crash point to stop at. A worker that
-gets there leaves `arrived-<shard>` with its process and the rows in flight, and stays until it is killed, or until
-`go-<shard>` is there. After each recovery, `hit-<shard>` says which rows were in flight at the last kill, and how many
-of them are left is noted in `recovered`.
+A directory, whose path is in the environment, holds the orders: `order-<shard>` names the crash point. A worker that
+reaches it writes `arrived-<shard>`, with its process and the rows in flight, and waits until it is killed or
+`go-<shard>` exists. `hit-<shard>` names the rows in flight at the last kill. After recovery, the worker notes in
+`recovered` how many of them are left.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from thresher.delivery.crash_points import CrashPoint
 
 HOOK = f"{__name__}:reached"
 _ORDERS, _LEFT = "THRESHER_TEST_ORDERS", "THRESHER_TEST_LEFT"
-# Not a seam of the code: the answer to a commit is on its way, which only the wire can tell.
+# Not a crash point of the code: the commit is sent and its answer is not read yet, which only the proxy can see.
 COMMIT_SENT = "commit-sent"
 
 
@@ -25,28 +25,28 @@ def variables(orders: Path, left: str = "") -> dict[str, str]:
     return {_ORDERS: str(orders), _LEFT: left}
 
 
-def reached(seam: CrashPoint, shard: int, rows: list[int]) -> None:
+def reached(point: CrashPoint, shard: int, rows: list[int]) -> None:
     where = Path(os.environ[_ORDERS])
-    if seam is CrashPoint.RECOVERED:
+    if point is CrashPoint.RECOVERED:
         _look(where, shard)
     order = where / f"order-{shard}"
     try:
         wanted = order.read_text()
     except FileNotFoundError:
         return
-    recovering = seam.startswith("recover")
-    if wanted not in {seam, COMMIT_SENT if seam is CrashPoint.BEFORE_COMMIT else seam} or not (rows or recovering):
+    recovering = point.startswith("recover")
+    if wanted not in {point, COMMIT_SENT if point is CrashPoint.BEFORE_COMMIT else point} or not (rows or recovering):
         return
-    if recovering and not (where / f"hit-{shard}").exists() and seam is not CrashPoint.RECOVERED:
-        return  # nothing to recover from
+    if recovering and not (where / f"hit-{shard}").exists() and point is not CrashPoint.RECOVERED:
+        return  # nothing to recover
     order.unlink()
-    _write(where / f"arrived-{shard}", {"seam": wanted, "pid": os.getpid(), "rows": rows})
+    _write(where / f"arrived-{shard}", {"point": wanted, "pid": os.getpid(), "rows": rows})
     while wanted != COMMIT_SENT and not (where / f"go-{shard}").exists():
         time.sleep(0.1)
 
 
 def _look(where: Path, shard: int) -> None:
-    """Note how many of the rows that were in flight at the last kill are still there, now that recovery is done."""
+    """After recovery, note how many of the rows that were in flight at the last kill are still there."""
     hit = where / f"hit-{shard}"
     if not hit.exists():
         return

@@ -1,8 +1,8 @@
-"""Kills a program at its crash points under a continuous load, and judges the whole by what readers got.
+"""Kills a program at its crash points under a continuous load, and checks the records that readers got.
 
-Every round has an order for each shard. When all have arrived at their crash points, the victim is killed: each worker
-there, or the driver, or its JVM, while the workers stand where they are. A hit counts if rows were in flight, and if
-recovery then did what it must there: after a commit all of them are settled, before it none.
+Every round orders each shard to a crash point. When all workers have stopped there, the victim is killed: the workers,
+the driver or its JVM. A hit counts if rows were in flight and recovery was right: it settles all of them after a
+commit, and none before.
 """
 
 import contextlib
@@ -43,41 +43,41 @@ RECOVERING = [
     CrashPoint.RECOVERED,
 ]
 GROUPS = (PLAIN, RECOVERING)
-SEAMS = [str(seam) for group in GROUPS for seam in group]
+CRASH_POINTS = [str(point) for group in GROUPS for point in group]
 BEFORE_COMMIT = {CrashPoint.BEFORE_BEGIN, CrashPoint.PRODUCED_SOME, CrashPoint.FLUSHED, CrashPoint.BEFORE_COMMIT}
 VICTIMS = ("worker", "driver", "jvm")
-# Seen: 3 s until all stand at their seams, 9 s with a driver that has to start first.
+# Seen: 3 s until all workers have reached their crash points, 9 s with a driver that has to start first.
 ARRIVAL_SECONDS = 150.0
-# For programs of a crash run: a worker at a crash point is killed by the run alone, however long a machine stalls.
+# Settings for programs of a crash run: however long the machine stalls, only the run kills a worker at a crash point.
 PATIENT = {"silence_seconds": 300.0, "deaf_seconds": 300.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A kill at a seam with rows in flight."""
+    """A kill at a crash point with rows in flight."""
 
     number: int
-    seam: str
+    point: str
     victim: str
     rows: int
 
 
 @dataclass
 class Report:
-    """What was hit, and what recovery made of it."""
+    """The hits of a run, and the recoveries that went wrong."""
 
     hits: list[Hit] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
     def counted(self) -> Counter[str]:
-        return Counter(hit.seam for hit in self.hits)
+        return Counter(hit.point for hit in self.hits)
 
     def victims(self) -> dict[str, set[str]]:
-        return {seam: {hit.victim for hit in self.hits if hit.seam == seam} for seam in SEAMS}
+        return {point: {hit.victim for hit in self.hits if hit.point == point} for point in CRASH_POINTS}
 
     def lines(self) -> list[str]:
         counted, victims = self.counted(), self.victims()
-        return [f"{seam:20} {counted[seam]:4} hits   {', '.join(sorted(victims[seam]))}" for seam in SEAMS]
+        return [f"{point:20} {counted[point]:4} hits   {', '.join(sorted(victims[point]))}" for point in CRASH_POINTS]
 
 
 C = TypeVar("C", bound=CrashSubject)
@@ -111,65 +111,66 @@ class CrashRun(Scene[C]):
     # Rounds
 
     def round(self, victim: str, orders: dict[int, str]) -> None:
-        """Have every shard stop at its seam, kill, and see what recovery did."""
+        """Stop every shard at its crash point, kill the victim, and check the recovery."""
         if self.process is None or self.process.poll() is not None:
             self.start()
-        recovering = {shard: seam for shard, seam in orders.items() if seam in RECOVERING}
-        plain = {shard: seam for shard, seam in orders.items() if seam not in RECOVERING}
+        recovering = {shard: point for shard, point in orders.items() if point in RECOVERING}
+        plain = {shard: point for shard, point in orders.items() if point not in RECOVERING}
         workers = []
         for shard, arrival in self._into_recovery(recovering).items():
             workers.append(self._hit(victim, shard, arrival))
         held: dict[int, Rule] = {}
-        # Last those whose commit is not answered: they wait for some seconds only, the others for as long as it takes.
+        # Shards with an unanswered commit come last: their client waits for some seconds only, the others wait for
+        # ever.
         for waiting in (False, True):
-            ordered = {shard: seam for shard, seam in plain.items() if (seam == COMMIT_SENT) is waiting}
-            for shard, seam in ordered.items():
+            ordered = {shard: point for shard, point in plain.items() if (point == COMMIT_SENT) is waiting}
+            for shard, point in ordered.items():
                 if waiting:
                     held[shard] = self._hold_answer(shard)
-                self._order(shard, seam)
-            for shard, seam in ordered.items():
+                self._order(shard, point)
+            for shard, point in ordered.items():
                 if waiting:
                     held[shard].wait(timeout_seconds=ARRIVAL_SECONDS)
-                workers.append(self._hit(victim, shard, self._arrived(shard, seam)))
+                workers.append(self._hit(victim, shard, self._arrived(shard, point)))
         self._kill(victim, workers)
         for rule in held.values():
             rule.release(Cut())
         self._await_recovery(orders)
 
     def _hit(self, victim: str, shard: int, arrival: dict[str, Any]) -> int:
-        """Note what is hit where the shard stands, for the recovery that follows; return the worker."""
+        """Note the hit at the shard's crash point, for the recovery that follows; return the worker."""
         self._number += 1
         self._expected[self._number] = Hit(
-            number=self._number, seam=arrival["seam"], victim=victim, rows=len(arrival["rows"])
+            number=self._number, point=arrival["point"], victim=victim, rows=len(arrival["rows"])
         )
         self._write_hit(shard, arrival["rows"], self._number)
         pid: int = arrival["pid"]
         return pid
 
-    def _into_recovery(self, seams: dict[int, str]) -> dict[int, dict[str, Any]]:
-        """Kill workers after a commit, so that there is something to recover, and have their successors stop."""
+    def _into_recovery(self, points: dict[int, str]) -> dict[int, dict[str, Any]]:
+        """Kill workers after a commit, so that recovery has rows to settle; stop their successors in recovery."""
         rows = {}
-        for shard in seams:
+        for shard in points:
             self._order(shard, CrashPoint.COMMITTED)
-        for shard, seam in seams.items():
+        for shard, point in points.items():
             arrival = self._arrived(shard, CrashPoint.COMMITTED)
             rows[shard] = arrival["rows"]
             self._write_hit(shard, rows[shard], 0)
-            self._order(shard, seam)
+            self._order(shard, point)
             os.kill(arrival["pid"], signal.SIGKILL)
-        return {shard: self._arrived(shard, seam) | {"rows": rows[shard]} for shard, seam in seams.items()}
+        return {shard: self._arrived(shard, point) | {"rows": rows[shard]} for shard, point in points.items()}
 
-    def _order(self, shard: int, seam: str) -> None:
+    def _order(self, shard: int, point: str) -> None:
         draft = self.orders / f"draft-{shard}"
-        draft.write_text(str(seam))
+        draft.write_text(str(point))
         draft.rename(self.orders / f"order-{shard}")
 
-    def _arrived(self, shard: int, seam: str) -> dict[str, Any]:
+    def _arrived(self, shard: int, point: str) -> dict[str, Any]:
         path = self.orders / f"arrived-{shard}"
-        eventually(path.exists, ARRIVAL_SECONDS, lambda: f"nobody came to {seam} on shard {shard}: {self.said()}")
+        eventually(path.exists, ARRIVAL_SECONDS, lambda: f"no worker reached {point} on shard {shard}: {self.said()}")
         found: dict[str, Any] = json.loads(path.read_text())
         path.unlink()
-        assert found["seam"] == seam
+        assert found["point"] == point
         return found
 
     def _write_hit(self, shard: int, rows: list[int], number: int) -> None:
@@ -181,7 +182,8 @@ class CrashRun(Scene[C]):
         assert self.process is not None
         if victim == "worker":
             for pid in workers:
-                # Whose commit was not answered for too long has ended by itself: its recovery is judged all the same.
+                # A worker whose commit stayed unanswered for too long has ended by itself. Its recovery is judged all
+                # the same.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return
@@ -191,7 +193,7 @@ class CrashRun(Scene[C]):
         else:
             (java,) = filter(is_java, descendants(self.process.pid))
             os.kill(java, signal.SIGKILL)
-            # It says that Spark is gone, and that it may be started again.
+            # The driver ends with the exit code for "Spark is gone, start it again".
             self.exits.append(self.process.wait(END_SECONDS))
         self.start()
 
@@ -212,7 +214,7 @@ class CrashRun(Scene[C]):
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def _judge(self, hit: Hit, line: dict[str, Any]) -> None:
-        left = 0 if hit.seam not in BEFORE_COMMIT else line["of"]
+        left = 0 if hit.point not in BEFORE_COMMIT else line["of"]
         if line["left"] != left or not line["of"]:
             self.report.wrong.append(f"{hit}: {line['left']} of {line['of']} rows were left after recovery")
         else:
@@ -221,7 +223,7 @@ class CrashRun(Scene[C]):
     # The wire
 
     def _note_commit(self, frame: Frame) -> None:
-        """Remember whose commit a request is: the transactional id is in it."""
+        """Remember the shard of a commit request, by the transactional id in it."""
         for shard in range(self.subject.shards):
             if f"{self.subject.name}-{shard}".encode() in frame.raw:
                 self._commits[frame.connection, frame.correlation] = shard
@@ -236,7 +238,7 @@ class CrashRun(Scene[C]):
     # The end
 
     def verdict(self, seconds: float = 200.0, *, everything: bool = False) -> tuple[Verdict, Tally]:
-        """End the load, let everything arrive, stop the program, and judge."""
+        """End the load, wait until the outbox is drained, stop the program, and judge."""
         tally = self.subject.end_load()
         if self.process is None or self.process.poll() is not None:
             self.start(hook=None)
@@ -250,23 +252,23 @@ Round = tuple[str, dict[int, str]]
 
 
 def schedule(seed: int, hits: int, shards: int) -> Iterator[Round]:
-    """Yield rounds that hit every seam so often, every victim at every seam among them."""
+    """Yield rounds that hit every crash point `hits` times, each with every kind of victim."""
     draw = random.Random(seed)
     for victim in VICTIMS:
-        yield from _rounds(draw, victim, SEAMS * (max(1, hits - 2) if victim == "worker" else 1), shards)
+        yield from _rounds(draw, victim, CRASH_POINTS * (max(1, hits - 2) if victim == "worker" else 1), shards)
 
 
 def short_schedule(seed: int, hits: int, shards: int) -> Iterator[Round]:
-    """Yield rounds that hit every seam so often: a worker, and once the driver or its JVM, each in each group."""
+    """Yield rounds that hit every crash point `hits` times: workers, and once the driver or its JVM."""
     draw = random.Random(seed)
-    yield from _rounds(draw, "worker", SEAMS * (hits - 1), shards)
-    # Two of either group make a round for the JVM; the rest are the driver's.
-    java = [str(seam) for group in GROUPS for seam in draw.sample(group, 2)]
+    yield from _rounds(draw, "worker", CRASH_POINTS * (hits - 1), shards)
+    # Two points of each group make a round for the JVM. The driver is killed at all others.
+    java = [str(point) for group in GROUPS for point in draw.sample(group, 2)]
     yield from _rounds(draw, "jvm", java, shards)
-    yield from _rounds(draw, "driver", [seam for seam in SEAMS if seam not in java], shards)
+    yield from _rounds(draw, "driver", [point for point in CRASH_POINTS if point not in java], shards)
 
 
-def _rounds(draw: random.Random, victim: str, seams: Sequence[str], shards: int) -> Iterator[Round]:
-    left = draw.sample(seams, len(seams))
+def _rounds(draw: random.Random, victim: str, points: Sequence[str], shards: int) -> Iterator[Round]:
+    left = draw.sample(points, len(points))
     while left:
         yield victim, {shard: left.pop() for shard in range(min(shards, len(left)))}

@@ -1,7 +1,7 @@
 """A cluster of three nodes, the first of which can be cut off from the others while clients still reach it.
 
-The ways to its replicas' port and to all controllers' ports lead through proxies; those of clients do not. Cut off, the
-first node goes on to answer as the leader of what it led, with the ends that it knew.
+Connections to its replication port and to all controllers pass through proxies; those of clients do not. While it is
+cut off, the first node still answers as the leader of its partitions, with the end offsets that it knew.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from thresher.testing.proxy import Api, Cut, Frame, KafkaProxy, Verdict
 
 STALE, OTHERS = 1, (2, 3)
 _OPEN = "OPEN"
-# As the first node names itself to controllers: by its number, alone or behind a word.
+# The client ids by which the first node names itself to controllers: its number, alone or after a prefix.
 _STALE_CLIENT = re.compile(rb"(^|-)1(-|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOffCluster:
-    """The cluster. Clients come by listeners that nothing stands in front of."""
+    """The cluster. Clients use listeners without a proxy."""
 
     stack: Stack
-    # In front of the first node's ports, and of the other controllers.
+    # The proxies in front of the first node's ports, and of the other controllers.
     inward: list[KafkaProxy]
     outward: list[KafkaProxy]
     client_ports: dict[int, int]
@@ -39,7 +39,7 @@ class CutOffCluster:
 
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
-        """Keep the first node cut off for as long as the context lasts."""
+        """Cut the first node off while the context lasts."""
         for proxy in self.inward:
             proxy.pause()
         rules = [proxy.on_request(None, _cut_stale) for proxy in self.outward]
@@ -52,12 +52,12 @@ class CutOffCluster:
                 proxy.resume()
 
     def leader(self, topic: str, node: int, partition: int = 0) -> int:
-        """Return which node leads a partition, by the word of this node: a client would ask any of them."""
+        """Return the leader of a partition as this node knows it: a Kafka client would ask any node."""
         return _leader(self.client_ports[node], topic, partition)
 
 
 def _leader(port: int, topic: str, partition: int) -> int:
-    """Ask for a topic's metadata, in a version that has plain fields."""
+    """Send a Metadata request, in a version without compact fields, and return the leader."""
     name = topic.encode()
     request = struct.pack("!hhih", Api.METADATA, 4, 1, 5) + b"tests" + struct.pack("!ih", 1, len(name)) + name + b"\0"
     with socket.create_connection((ports.HOST, port), 15) as connection, connection.makefile("rb") as answer:
@@ -87,14 +87,14 @@ def _leader(port: int, topic: str, partition: int) -> int:
 
 
 def _cut_stale(frame: Frame) -> Verdict | None:
-    """Cut a connection to a controller that the first node has made: requests carry the name of their client."""
+    """Cut a connection from the first node to a controller: requests carry their client id."""
     name = frame.raw[14 : 14 + max(0, int.from_bytes(frame.raw[12:14], signed=True))]
     return Cut() if _STALE_CLIENT.search(name) else None
 
 
 @contextlib.contextmanager
 def cut_off_cluster() -> Iterator[CutOffCluster]:
-    """Run the cluster, whole at first."""
+    """Run the cluster, at first without a cut."""
     client_ports = {node: ports.free_port() for node in (STALE, *OTHERS)}
     controllers = {node: ports.free_port() for node in (STALE, *OTHERS)}
     replicas = ports.free_port()

@@ -1,7 +1,7 @@
-"""Clocks that go wrong at run time, and right again: of the process that is told to follow, and of the database.
+"""Clocks that are set wrong and right at run time: a process's own clock, and its view of the database's clock.
 
-A file (its place is in the environment) says by how many seconds both are off; without it they are right. A machine's
-own wall clock is what `time.time` tells; what a worker takes for the database's is a `ServerClock`.
+A file, whose path is in the environment, holds the offset of both in seconds; without the file they are right. The
+process's wall clock is `time.time`; its view of the database's clock is a `ServerClock`.
 """
 
 import faulthandler
@@ -16,23 +16,23 @@ from thresher.delivery.crash_points import CrashPoint
 
 VARIABLE = "THRESHER_CLOCK"
 HOOK = f"{__name__}:reached"
-# By something else each time that somebody looks.
+# An offset that changes at each look at the clock.
 JUMPING = "jumping"
-# An hour is what a broker just bears, of a time that is ahead.
+# A broker accepts timestamps that are up to an hour ahead.
 OFFSETS = ("-3600", "3600", "9000", JUMPING)
-# At which whoever follows writes the stacks of its threads to its standard error.
+# At this signal, a process that follows the file writes its threads' stacks to standard error.
 STACKS_SIGNAL = signal.SIGUSR2
 _jumps = itertools.cycle((3600.0, -3600.0, 9000.0, 0.0))
 _time, _time_ns, _now_us = time.time, time.time_ns, ServerClock.now_us
 
 
-def reached(_seam: CrashPoint, _shard: int, _rows: list[int]) -> None:
-    """Follow, in a worker. Workers are not used again."""
+def reached(_point: CrashPoint, _shard: int, _rows: list[int]) -> None:
+    """Make a worker follow the file. Its process serves no other attempt."""
     follow()
 
 
 def follow() -> None:
-    """Go by the file from now on. Harmless the second time."""
+    """Make this process's clocks follow the file from now on. Idempotent."""
     if time.time is not _time:
         return
     faulthandler.register(STACKS_SIGNAL)
@@ -46,7 +46,7 @@ def follow() -> None:
 
 
 def offset_seconds() -> float:
-    """Return by how much clocks are off now."""
+    """Return the clocks' offset now."""
     try:
         told = Path(os.environ[VARIABLE]).read_text()
     except FileNotFoundError:
@@ -55,12 +55,12 @@ def offset_seconds() -> float:
 
 
 def put_off(file: Path, offset: str) -> None:
-    """Have whoever follows be off."""
+    """Set the clocks of all processes that follow the file wrong."""
     draft = file.with_suffix(".draft")
     draft.write_text(offset)
     draft.rename(file)
 
 
 def put_right(file: Path) -> None:
-    """Have whoever follows be right."""
+    """Set the clocks of all processes that follow the file right."""
     file.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""The schedule of a random soak: which fault comes when, with which parameters. Pure: the seed gives all of it.
+"""The schedule of a random soak: the faults with their times and parameters. A pure function of the seed.
 
-Kinds are dealt from a shuffled deck that has each of them, the frequent ones more often, so that a run of a few minutes
-meets every kind and two runs never in the same order. Faults overlap: what lasts goes on while others come. On several
-nodes, what happens to a broker or its wire happens to one that is drawn, and there are kinds for such a cluster alone.
-What happens to programs, clocks, brokers and wires is here; each subject adds kinds of its own.
+Kinds are dealt from a shuffled deck that holds each kind, frequent ones several times. So a run of a few minutes meets
+every kind, and seeds differ in the order. Faults overlap: a lasting fault goes on while others begin. On several nodes,
+a fault of a broker or its wire hits one node, drawn at random; some kinds exist only there. This module has the faults
+of programs, clocks, brokers and wires; each subject adds kinds of its own.
 """
 
 import random
@@ -25,7 +25,7 @@ _APIS = {
     "fetch": Api.FETCH,
     "list-offsets": Api.LIST_OFFSETS,
 }
-# Of members of a consumer group, and of those who send its offsets.
+# Requests of the members of a consumer group, and of producers that send its offsets.
 _GROUP_APIS = {
     "add-offsets": Api.ADD_OFFSETS_TO_TXN,
     "send-offsets": Api.TXN_OFFSET_COMMIT,
@@ -38,14 +38,14 @@ _GROUP_APIS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault: so many seconds after the beginning."""
+    """One fault, `at` seconds after the start."""
 
     at: float
     kind: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
-        """Return it as it is printed."""
+        """Return the fault as a line of the log."""
         told = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
         return f"{self.at:7.1f} s  {self.kind}{': ' if told else ''}{told}"
 
@@ -56,28 +56,28 @@ def api_of(name: str) -> int:
 
 
 Parameters = Callable[[random.Random], dict[str, Any]]
-# How often a deck has a kind, and what its parameters are drawn by.
+# By kind: how often it is in a deck, and the function that draws its parameters.
 Kinds = Mapping[str, tuple[int, Parameters]]
 
 
 def lasting(shortest: float, longest: float) -> Parameters:
-    """Draw how many seconds a fault lasts."""
+    """Return a function that draws how many seconds a fault lasts."""
     return lambda draw: {"seconds": round(draw.uniform(shortest, longest), 1)}
 
 
 def nothing(_: random.Random) -> dict[str, Any]:
-    """Draw nothing."""
+    """Draw no parameters."""
     return {}
 
 
 def pausing(draw: random.Random) -> dict[str, Any]:
     """Draw for how many seconds a process is stopped."""
-    # Beyond every time-out now and then: silence 3 s, deafness 10 s, a transaction 15 s.
+    # Sometimes beyond every time-out: a silent task 3 s, a silent driver 10 s, a transaction 15 s.
     return {"seconds": round(draw.choice([draw.uniform(0.2, 3), draw.uniform(3, 12), draw.uniform(12, 22)]), 1)}
 
 
 def one(draw: random.Random) -> dict[str, Any]:
-    """Draw one of those that are there when it comes to it."""
+    """Draw a number that chooses one of the processes that run when the fault is due."""
     return {"which": draw.randrange(60)}
 
 
@@ -102,7 +102,7 @@ def rows(draw: random.Random) -> dict[str, Any]:
 
 
 def shards(draw: random.Random) -> dict[str, Any]:
-    """Draw a layout of a program that has nothing else to change."""
+    """Draw a number of shards, for programs whose layout is nothing else."""
     return {"shards": draw.choice([1, 2, 3, 4, 5])}
 
 
@@ -128,7 +128,7 @@ _SPARK_KINDS: Kinds = {
     "pause-jvm": (1, pausing),
     "clock": (3, _clock),
 }
-# Of a database with a table that the program reads.
+# Faults of a database with a table that the program reads.
 TABLE_KINDS: Kinds = {
     "end-sessions": (3, rows),
     "postgres-fast": (1, lasting(0, 3)),
@@ -137,7 +137,7 @@ TABLE_KINDS: Kinds = {
     "table-locked": (2, lasting(0.5, 15)),
     "ids-restart": (2, nothing),
 }
-# Of these, a node is drawn.
+# Faults of one node, which is drawn.
 _NODE_KINDS: Kinds = {
     "broker-kill": (1, lasting(0, 4)),
     "broker-stop": (1, lasting(0, 4)),
@@ -146,7 +146,7 @@ _NODE_KINDS: Kinds = {
     "wire-cut-all": (1, nothing),
     "wire-pause": (1, lasting(0.5, 12)),
 }
-# So with several nodes: one that is away for longer is missed less.
+# With several nodes, a broker may be down for longer.
 _CLUSTER_KINDS: Kinds = {
     "broker-kill": (2, lasting(0, 10)),
     "broker-stop": (2, lasting(0, 10)),
@@ -155,9 +155,9 @@ _CLUSTER_KINDS: Kinds = {
 
 
 def spark_kinds(layout: Parameters = shards) -> Kinds:
-    """Return what happens to a program on Spark, and to its clock.
+    """Return the faults of a program on Spark, and of its clock.
 
-    `layout` draws the settings under which a newcomer or a restarted program runs.
+    `layout` draws the settings of a program that is started beside the others or restarted.
     """
     return {
         **_SPARK_KINDS,
@@ -167,7 +167,7 @@ def spark_kinds(layout: Parameters = shards) -> Kinds:
 
 
 def broker_kinds(nodes: int = 1, *, groups: bool = False) -> Kinds:
-    """Return what happens to so many brokers and their wires; `groups`: the programs are in consumer groups."""
+    """Return the faults of this many brokers and their wires; `groups`: also of requests of consumer groups."""
     found = dict(_NODE_KINDS if nodes == 1 else {**_NODE_KINDS, **_CLUSTER_KINDS})
     if groups:
         found["wire"] = (10, _wire(*_APIS, *_GROUP_APIS))
@@ -180,7 +180,7 @@ def _on_a_node(nodes: int, parameters: Parameters) -> Parameters:
 
 
 def schedule(seed: int, seconds: float, dealt: Kinds) -> Iterator[Fault]:
-    """Yield faults of these kinds for so long."""
+    """Yield faults of these kinds, for this many seconds."""
     draw = random.Random(seed)
     deck: list[str] = []
     at = draw.uniform(_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS)

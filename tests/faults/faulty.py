@@ -1,4 +1,4 @@
-"""A producer that fails now and then: before a record is sent, or after it was, in what it says of it."""
+"""A producer that fails at random: it refuses a record, or reports a delivered record as failed."""
 
 import os
 import random
@@ -11,7 +11,7 @@ SHARE = 0.02
 
 
 class FaultyProducer(Producer):
-    """Does not take every fiftieth record, and says of every fiftieth that was delivered that it was not."""
+    """Refuses one record in fifty, and reports one delivered record in fifty as timed out."""
 
     def __init__(self, config: dict[str, Any], draw: random.Random) -> None:
         tell: Callable[[KafkaError | None, Message], None] = config["on_delivery"]
@@ -21,7 +21,7 @@ class FaultyProducer(Producer):
                 error = KafkaError(KafkaError._MSG_TIMED_OUT)
             tell(error, message)
 
-        # Deliveries that went well are told of too, or there would be nothing to lie about.
+        # Successful deliveries are reported too, so that some of them can be falsified.
         super().__init__({**config, "on_delivery": on_delivery, "delivery.report.only.error": False})
         self._draw = draw
 
@@ -32,5 +32,5 @@ class FaultyProducer(Producer):
 
 
 def faulty(config: dict[str, Any]) -> FaultyProducer:
-    """Return a producer whose faults are other ones in each process, and the same in each run."""
+    """Return a producer whose faults depend on its transactional id and its process id."""
     return FaultyProducer(config, random.Random(f"{config['transactional.id']}/{os.getpid()}"))

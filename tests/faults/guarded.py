@@ -1,4 +1,4 @@
-"""Brokers behind proxies and with an authorizer, and what their administrator does to a relay's rights and topics."""
+"""Brokers behind proxies and with an authorizer, and an administrator who changes a relay's rights and topics."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ LOGIN = {
 
 
 def guarded(*ways: int, properties: Mapping[str, str] | None = None) -> KafkaOptions:
-    """How a cluster is set up whose one user comes in through proxies, one a node, and may do nothing yet."""
+    """Return the options of a cluster whose one user connects through proxies, one per node, and has no rights yet."""
     login = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
     return KafkaOptions(
         nodes=len(ways),
@@ -47,7 +47,7 @@ def guarded(*ways: int, properties: Mapping[str, str] | None = None) -> KafkaOpt
 class Guard:
     """The administrator of a guarded broker. Each call has taken effect on the broker when it returns.
 
-    What the controller has agreed to is news that a broker learns of a little later; of several, one is asked.
+    A broker learns of a change a little later than the controller. One of several brokers is asked.
     """
 
     def __init__(self, bootstrap: str, *, patience_seconds: float = 30.0) -> None:
@@ -60,23 +60,23 @@ class Guard:
             self._bind(_binding(kind, prefix, ResourcePatternType.PREFIXED, AclOperation.ALL, AclPermissionType.ALLOW))
 
     def deny_topic(self, topic: str) -> None:
-        """Take the right to write to a topic away."""
+        """Revoke the right to write to a topic."""
         self._bind(_denial(ResourceType.TOPIC, topic))
 
     def allow_topic(self, topic: str) -> None:
-        """Give the right to write to a topic back."""
+        """Grant the right to write to a topic again."""
         self._unbind(_denial(ResourceType.TOPIC, topic))
 
     def deny_producers(self, prefix: str) -> None:
-        """Take the right to use the transactional ids under a prefix away."""
+        """Revoke the right to use the transactional ids under a prefix."""
         self._bind(_denial(ResourceType.TRANSACTIONAL_ID, prefix))
 
     def allow_producers(self, prefix: str) -> None:
-        """Give the right to use the transactional ids under a prefix back."""
+        """Grant the right to use the transactional ids under a prefix again."""
         self._unbind(_denial(ResourceType.TRANSACTIONAL_ID, prefix))
 
     def limit(self, topic: str, most_bytes: int | None) -> None:
-        """Set the largest batch that a topic takes; None for the broker's default."""
+        """Set the largest record batch that a topic accepts; None for the broker's default."""
         operation = AlterConfigOpType.DELETE if most_bytes is None else AlterConfigOpType.SET
         entry = ConfigEntry("max.message.bytes", str(most_bytes or ""), incremental_operation=operation)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
@@ -99,11 +99,11 @@ class Guard:
         self._wait(lambda: not self._bound(binding), str(binding))
 
     def _bound(self, binding: AclBinding) -> bool:
-        """Whether the broker goes by it: this is asked of its own authorizer."""
+        """Whether the broker applies an ACL: its own authorizer is asked."""
         return bool(self._client.describe_acls(_only(binding), request_timeout=self._patience).result())
 
     def _wait(self, known: Callable[[], bool], what: str) -> None:
-        eventually(known, self._patience, lambda: f"the broker has not heard of {what}")
+        eventually(known, self._patience, lambda: f"the broker does not know {what}")
 
 
 def _only(binding: AclBinding) -> AclBindingFilter:

@@ -1,7 +1,6 @@
-"""A random soak: faults of every kind, by a schedule, against a program under load; judged by what readers got.
+"""A random soak: faults of every kind, by a schedule, against a program under load; the readers' records are checked.
 
-Each part of the scene (`tests/faults/mix`, and the subject's own) has the faults that concern it, as methods under the
-names of the schedule.
+Each part of the scene (`tests/faults/mix`, and the subject's own) has its faults as methods, named as in the schedule.
 """
 
 import os
@@ -22,16 +21,16 @@ from tests.faults.mix.wires import Wires
 from tests.faults.scene import Scene
 from tests.faults.subject import Judgement, MixedSubject
 
-# So long without movement, and no further fault comes; so long, and something is wrong.
+# After the first time without progress, no further fault comes; after the second, the run has failed.
 STILL_SECONDS, STUCK_SECONDS = 15.0, 180.0
 TOLD_SECONDS = 10.0
-# So long processes are given to write their stacks.
+# The time that processes have to write their stacks.
 STACKS_SECONDS = 2.0
 PARTS: tuple[type, ...] = (Brokers, Wires, Clock)
 
 
 class MixedRun(Scene[MixedSubject]):
-    """A scene whose programs are never left alone. A context manager."""
+    """A scene with a schedule of faults. A context manager."""
 
     def __init__(
         self, subject: MixedSubject, *, nodes: int = 1, tell: Callable[[str], None] = lambda _line: None
@@ -69,15 +68,14 @@ class MixedRun(Scene[MixedSubject]):
     def _start_program(self, layout: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
         return self.start(**layout)
 
-    # The course of it
+    # The run
 
     def run(self, faults: Iterable[Fault], seconds: float, *, at_most: float | None = None) -> None:
-        """Do the faults when they are due, keep programs running, and end after so many seconds, healed.
+        """Do the faults when they are due, keep programs running, and end after `seconds`, with all faults healed.
 
-        Where nothing has moved for long, the schedule's clock stands until something does: a program that is only ever
-        broken while it starts shows nothing. If nothing does within a bound, although no fault comes, that is wrong.
-        With `at_most`, the run goes on until every fault was done and its seconds have passed on that clock, for that
-        long at most.
+        Without progress for long, the schedule's clock stops until there is progress again: a program that is always
+        disturbed during its start proves nothing. No progress within a limit, although no fault comes, is an error.
+        With `at_most`, the run lasts until `seconds` have passed on that clock, and `at_most` seconds in all.
         """
         self._agenda.begin()
         self._crew.begin()
@@ -126,10 +124,10 @@ class MixedRun(Scene[MixedSubject]):
         self._look_after()
         self._brokers.heal()
 
-    # The end of it
+    # The end
 
     def verdict(self, seconds: float = STUCK_SECONDS, *, everything: bool = False) -> Judgement:
-        """End the load, let everything arrive, for as long as it moves within a bound; stop the programs, and judge."""
+        """End the load, wait until it is drained or makes no progress for `seconds`, stop the programs, and judge."""
         self.subject.end_load()
         self._drain(seconds)
         self._crew.stop()
@@ -148,7 +146,7 @@ class MixedRun(Scene[MixedSubject]):
             self.outline.stood_still(movement.longest)
 
     def _stuck(self) -> str:
-        """Return all that may tell why nothing moves: the end of the log has the stacks of every process."""
+        """Return whatever may explain the missing progress; the log's end has the stacks of every process."""
         for process in self._crew.followers():
             os.kill(process, drift.STACKS_SIGNAL)
         time.sleep(STACKS_SECONDS)

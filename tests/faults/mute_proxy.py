@@ -1,7 +1,7 @@
-"""A way to a database that a test can mute: questions pass, answers are kept back until it may speak again.
+"""A proxy in front of a database: while it is muted, queries pass and answers are held back.
 
-Sessions are told apart by their application name. A session that is being opened is answered until it is ready: so a
-database is there that accepts and never answers, which no time-out of connecting ends.
+Sessions are told apart by their application name. A session that is being opened is answered until it is ready: the
+database accepts connections and then never answers, which no connect time-out ends.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ class _Session:
     server: socket.socket
     application: str = ""
     ready: bool = False
-    # Something was asked that is not answered.
+    # A query is not answered yet.
     unanswered: bool = False
 
 
 class MuteProxy:
-    """Listens on a port of its own while it is entered."""
+    """Listens on a port of its own while its context is entered."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -38,22 +38,22 @@ class MuteProxy:
 
     @property
     def dsn(self) -> str:
-        """The database, by this way."""
+        """The connection string that leads through this proxy."""
         return conninfo.make_conninfo(self._dsn, host="127.0.0.1", port=self._listening.getsockname()[1])
 
     def mute(self, ending: str = "") -> None:
-        """Keep the answers to sessions back whose application names end so."""
+        """Hold back the answers to sessions whose application name has this ending."""
         with self._state:
             self._muted = ending
 
     def unmute(self) -> None:
-        """Let all answers pass, those that were kept back first."""
+        """Let all answers pass, those that were held back first."""
         with self._state:
             self._muted = None
             self._state.notify_all()
 
     def keeps_waiting(self, ending: str = "") -> bool:
-        """Whether such a session has asked, and got no answer."""
+        """Whether a session whose application name has this ending waits for an answer."""
         with self._state:
             return any(each.unanswered and each.application.endswith(ending) for each in self._sessions)
 
@@ -64,7 +64,7 @@ class MuteProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # It wakes the thread that waits for a connection, which closing does not.
+        # A shutdown wakes the thread that waits in `accept`; closing the socket does not.
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -98,7 +98,7 @@ class MuteProxy:
         with contextlib.suppress(OSError):
             while data := session.server.recv(1 << 16):
                 with self._state:
-                    # The question may have passed before.
+                    # The query may have passed before the proxy was muted.
                     session.unanswered = session.unanswered or self._is_mute(session)
                     self._state.wait_for(lambda: not self._is_mute(session))
                     session.unanswered = False

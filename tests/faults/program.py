@@ -1,4 +1,4 @@
-"""A pipeline as a program of its own: `python -m <module> '<settings as JSON>'`, with hooks for its workers."""
+"""A pipeline as a program: `python -m <module> '<settings as JSON>'`, with hooks for its workers."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.processes import PYTHON_PATH, ROOT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What is run. The settings are the module's own; `hook` among them is where its workers report crash points."""
+    """A module to run, with its settings; `hook` among them is the function that its workers call at crash points."""
 
     module: str
     settings: Mapping[str, Any]
@@ -25,12 +25,12 @@ class Program:
         return replace(self, settings={**self.settings, **settings}, variables={**self.variables, **(variables or {})})
 
     def start(self, log: Path) -> "subprocess.Popen[bytes]":
-        """Start it; what it says is added to the log."""
+        """Start the program; its output is appended to the log."""
         with log.open("ab") as opened:
             return subprocess.Popen(
                 [sys.executable, "-m", self.module, json.dumps(self.settings)],
                 cwd=ROOT,
-                # A crash of a client leaves the stacks of its threads.
+                # If the client library crashes, the threads' stacks are written to the log.
                 env={**os.environ, "PYTHONPATH": PYTHON_PATH, "PYTHONFAULTHANDLER": "1", **self.variables},
                 stdout=opened,
                 stderr=opened,

@@ -1,4 +1,4 @@
-"""Brokers that are reached through proxies, one a node, so that tests can cut, delay and drop what passes."""
+"""Brokers behind proxies, one per node, so that tests can cut, delay and drop requests and answers."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ PROXIED = "PROXIED"
 
 
 def proxied_broker(*ways: int, properties: Mapping[str, str] | None = None) -> KafkaOptions:
-    """How a cluster is set up, with a way in to each node through the proxy at that port."""
+    """Return the options of a cluster with a listener of each node behind the proxy at that port."""
     return KafkaOptions(
         nodes=len(ways),
         listeners=(Listener(name=PROXIED, advertised_ports=ways),),
@@ -34,7 +34,7 @@ def proxies_of(kafka: Kafka, ways: Sequence[int]) -> Iterator[dict[int, KafkaPro
 
 @pytest.fixture(scope="module")
 def proxied() -> Iterator[tuple[Stack, int]]:
-    """A stack of the file's own, whose broker has a way in through a proxy at that port."""
+    """A stack for the test file alone, whose broker has a listener behind a proxy at that port."""
     port = ports.free_port()
     with Stack(kafka=proxied_broker(port)) as running:
         yield running, port

@@ -14,7 +14,7 @@ from tests.processes import open_directory
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 
-# A driver that is told to stop has 30 s for its shards, and 20 s beyond.
+# A driver that is told to stop waits 30 s for its shards, and has 20 s more.
 END_SECONDS = 120.0
 
 
@@ -22,7 +22,7 @@ S = TypeVar("S", bound=Subject)
 
 
 class Scene(Generic[S]):
-    """Everything is up, and the load has begun, when it is entered; nothing is left behind when it is left."""
+    """Entering starts the servers and the load. Leaving removes everything."""
 
     def __init__(self, subject: S, *, nodes: int = 1) -> None:
         self.subject = subject
@@ -50,13 +50,13 @@ class Scene(Generic[S]):
         self._stack.close()
 
     def start(self, *, variables: Mapping[str, str] | None = None, **settings: Any) -> "subprocess.Popen[bytes]":
-        """Start a program; the one before it, if it lives, is left alone."""
+        """Start a program; an earlier one goes on."""
         environment = {**(variables or {}), drift.VARIABLE: str(self.clock)}
         self.process = self.subject.program(**settings).changed(variables=environment).start(self.log)
         return self.process
 
     def stop(self) -> int | None:
-        """Stop the program in good order; return its exit code."""
+        """Stop the program by SIGTERM; return its exit code."""
         if self.process is None:
             return None
         self.process.send_signal(signal.SIGTERM)
@@ -67,5 +67,5 @@ class Scene(Generic[S]):
             raise
 
     def said(self, characters: int = 4000) -> str:
-        """Return the end of what programs said."""
+        """Return the end of the programs' log."""
         return self.log.read_text(errors="replace")[-characters:]

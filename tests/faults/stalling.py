@@ -1,7 +1,7 @@
-"""A hook that keeps a worker at a seam for as long as a test wants.
+"""A hook that holds a worker at a crash point for as long as a test wants.
 
-`<temporary directory>/stall-<shard>` names the seam; who gets there with rows leaves `stalled-<shard>`, and goes on
-when the order is gone. Beats go on meanwhile, so nobody takes the worker for dead.
+`<temporary directory>/stall-<shard>` names the crash point. A worker that reaches it with rows writes
+`stalled-<shard>`, and goes on when the order is removed. Its heartbeats go on, so the driver does not replace it.
 """
 
 import contextlib
@@ -16,35 +16,35 @@ from thresher.delivery.crash_points import CrashPoint
 HOOK = f"{__name__}:reached"
 
 
-def reached(seam: CrashPoint, shard: int, rows: list[int]) -> None:
+def reached(point: CrashPoint, shard: int, rows: list[int]) -> None:
     order, sign = _order(shard), _sign(shard)
-    if rows and order.exists() and order.read_text() == seam:
+    if rows and order.exists() and order.read_text() == point:
         sign.touch()
         while order.exists():
             time.sleep(0.05)
 
 
 @contextlib.contextmanager
-def stalled(seams: Mapping[int, CrashPoint], store: Callable[[], None], seconds: float = 90.0) -> Iterator[None]:
-    """Order shards to stall; the body begins once all do, and at its end they go on.
+def stalled(points: Mapping[int, CrashPoint], store: Callable[[], None], seconds: float = 90.0) -> Iterator[None]:
+    """Order shards to stall; the body begins once all have stalled, and at its end they go on.
 
-    `store` sees, at every look, that there are rows for them: not before the orders are there, and again where rows
-    have passed a seam behind a commit without stalling, since that took long and recovery settled them.
+    `store` is called until all have stalled, and provides rows for them. One call may not be enough: after a commit
+    that took long, recovery settles the rows, and none stalls at a crash point after the commit.
     """
-    for shard, seam in seams.items():
+    for shard, point in points.items():
         draft = _order(shard).with_suffix(".draft")
-        draft.write_text(seam)
+        draft.write_text(point)
         draft.rename(_order(shard))
 
     def all_stall() -> bool:
         store()
-        return all(_sign(shard).exists() for shard in seams)
+        return all(_sign(shard).exists() for shard in points)
 
     try:
         eventually(all_stall, seconds)
         yield
     finally:
-        for shard in seams:
+        for shard in points:
             _order(shard).unlink()
             _sign(shard).unlink(missing_ok=True)
 

@@ -1,6 +1,6 @@
-"""A hook that has a worker stand still at a seam until it is let go, for relays on the run's own Spark.
+"""A hook that holds one worker at a crash point until it is released, for relays on the run's own Spark.
 
-Workers there have the environment of the run, so the orders lie in its temporary directory.
+These workers share the environment of the run, so the orders are in its temporary directory.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from thresher.delivery.crash_points import CrashPoint
 
 HOOK = f"{__name__}:reached"
 _PLACE = "thresher-standing"
-# Nobody stands for ever if a test was broken off.
+# A limit, in case the test was interrupted.
 _LONGEST_SECONDS = 240.0
 
 
-def reached(seam: CrashPoint, _shard: int, rows: list[int]) -> None:
+def reached(point: CrashPoint, _shard: int, rows: list[int]) -> None:
     place = Path(tempfile.gettempdir()) / _PLACE
-    if not rows or not (place / f"order-{seam}").exists() or (place / "arrived").exists():
+    if not rows or not (place / f"order-{point}").exists() or (place / "arrived").exists():
         return
     (place / "arrived").touch()
     deadline = time.monotonic() + _LONGEST_SECONDS
@@ -29,14 +29,14 @@ def reached(seam: CrashPoint, _shard: int, rows: list[int]) -> None:
 
 
 class Standing:
-    """Whoever is told to stand, and until when."""
+    """An order to hold a worker, and its release."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
 
     @property
     def arrived(self) -> bool:
-        """Whether somebody stands."""
+        """Whether a worker is held."""
         return (self._place / "arrived").exists()
 
     def go(self) -> None:
@@ -44,11 +44,11 @@ class Standing:
 
 
 @contextlib.contextmanager
-def standing(seam: CrashPoint) -> Iterator[Standing]:
-    """Have the next worker with rows in its hands stand at this seam; at the end it may go."""
+def standing(point: CrashPoint) -> Iterator[Standing]:
+    """Hold the next worker that reaches this crash point with rows in flight; release it at the end."""
     place = Path(tempfile.gettempdir()) / _PLACE
     place.mkdir()
-    (place / f"order-{seam}").touch()
+    (place / f"order-{point}").touch()
     stood = Standing(place)
     try:
         yield stood

@@ -17,58 +17,57 @@ from thresher.testing.pump import Tally
 
 
 class Judgement(Protocol):
-    """What a verdict says, whatever it counts; `examples` has lines by the name of what is wrong."""
+    """The interface of all verdicts."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no fault was found."""
 
     @property
     def examples(self) -> Mapping[str, tuple[str, ...]]:
-        """Lines by the name of what is wrong."""
+        """Lines about some faults, by the name of the fault."""
 
     def line(self) -> str:
         """Return the verdict in a line."""
 
 
 class Subject(abc.ABC):
-    """What a run with faults has to know about what is tested."""
+    """The interface between a run with faults and the pipeline under test."""
 
     def broker(self, *ways: int) -> KafkaOptions:
-        """How the cluster is set up, with a way in to each node through the proxy at that port."""
+        """Return the options of a cluster with a listener of each node behind the proxy at that port."""
         return proxied_broker(*ways)
 
     @abc.abstractmethod
     def prepare(self, stack: Stack, bootstrap: str, directory: Path) -> None:
-        """Make tables and topics on servers that have just started; `bootstrap` leads through the proxies."""
+        """Create tables and topics on servers that have just started; `bootstrap` leads through the proxies."""
 
     @abc.abstractmethod
     def program(self, **settings: Any) -> Program:
-        """Return the program, to be started by whoever asks; `settings` override its own."""
+        """Return the program, not started; `settings` override its own."""
 
     @abc.abstractmethod
     def begin_load(self) -> None:
-        """Begin to write, until the load is ended; after a verdict, once more."""
+        """Begin to write, until `end_load`. May be called again after a verdict."""
 
     @abc.abstractmethod
     def end_load(self) -> object:
-        """Stop writing, and return what was written. Harmless the second time."""
+        """Stop writing, and return what was written. Idempotent."""
 
     @abc.abstractmethod
     def drained(self) -> bool:
-        """Whether nothing waits any more."""
+        """Whether nothing is pending."""
 
     @abc.abstractmethod
     def verdict(self, *, everything: bool) -> Judgement:
-        """Judge by what readers of committed records got; `everything`: by what readers of all got, who may get one
-        again."""
+        """Check the records of readers of committed records; `everything`: of readers of all records, with repeats."""
 
 
 class CrashSubject(Subject):
-    """What a run that kills at crash points has to know besides.
+    """The additional interface for a run that kills at crash points.
 
-    `name` begins the pipeline's transactional ids (`<name>-<shard>`). `left` is the import path of a function that
-    says, in a worker, how many of the rows with these ids are still to be settled.
+    `name` is the prefix of the pipeline's transactional ids (`<name>-<shard>`). `left` is the import path of a function
+    that counts, in a worker, how many of the rows with these ids are not settled.
     """
 
     name: str
@@ -81,32 +80,32 @@ class CrashSubject(Subject):
 
     @abc.abstractmethod
     def verdict(self, *, everything: bool) -> Verdict:
-        """Judge."""
+        """Check the records that readers got."""
 
 
 class MixedSubject(Subject):
-    """What a run with mixed faults has to know besides."""
+    """The additional interface for a run with mixed faults."""
 
     @abc.abstractmethod
     def crew(self, stage: Stage) -> Crew:
-        """Return what starts the programs and keeps them running, with the faults that concern them."""
+        """Return the part that starts the programs and keeps them running, with the faults of programs."""
 
     @abc.abstractmethod
     def parts(self, agenda: Agenda, crew: Crew) -> Sequence[object]:
-        """Return what has faults of the subject's own, as methods under the names of the schedule."""
+        """Return the subject's own parts with faults, as methods named as in the schedule."""
 
     @abc.abstractmethod
     def look(self) -> Look | None:
-        """Return how many wait, and whether any moved since the last look; None if nobody answers."""
+        """Return how many rows or messages wait, and whether any moved since the last look; None without an answer."""
 
     @abc.abstractmethod
     def circumstances(self) -> str:
-        """Return what the servers know of what waits and of who works on it."""
+        """Return the servers' view of pending work and open sessions, for a failure's message."""
 
     @abc.abstractmethod
     def heal(self) -> None:
-        """Start servers of the subject's own that are down."""
+        """Start the subject's own servers that are down."""
 
     @abc.abstractmethod
     def wrong(self) -> list[str]:
-        """Return what is wrong besides the verdict, which has been given."""
+        """Return further problems, after the verdict."""

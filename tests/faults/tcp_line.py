@@ -1,4 +1,4 @@
-"""A line to a server that a test can hold: connections are accepted and kept, and nothing passes."""
+"""A TCP proxy that a test can hold: connections are accepted and kept, and no data passes."""
 
 import contextlib
 import socket
@@ -22,15 +22,15 @@ class TcpLine:
         self._flowing.set()
         self._ends: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        # What each client has sent, in the order of the connections.
+        # The bytes that each client has sent, in the order of the connections.
         self.sent: list[bytearray] = []
 
     def hold(self) -> None:
-        """Let nothing through, in either direction: the server accepts, and never answers."""
+        """Let nothing pass in either direction: the server seems to accept, and never to answer."""
         self._flowing.clear()
 
     def release(self) -> None:
-        """Let everything through again, also what came meanwhile."""
+        """Let everything pass again, including held data."""
         self._flowing.set()
 
     def __enter__(self) -> Self:
@@ -42,7 +42,7 @@ class TcpLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # It wakes the thread that waits for a connection, which closing does not.
+        # A shutdown wakes the thread that waits in `accept`; closing the socket does not.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -82,18 +82,18 @@ class TcpLine:
 
 
 def line_to(dsn: str) -> TcpLine:
-    """Return a line to the database of a connection string."""
+    """Return a proxy to the database of a connection string."""
     given = psycopg.conninfo.conninfo_to_dict(dsn)
     return TcpLine(str(given["host"]), int(str(given["port"])))
 
 
 def through(line: TcpLine, dsn: str) -> str:
-    """Return the connection string that goes through a line, with a short patience of its own."""
+    """Return the connection string through a proxy, with a short connect time-out."""
     return psycopg.conninfo.make_conninfo(dsn, host="127.0.0.1", port=line.port, sslmode="disable", connect_timeout=2)
 
 
 def messages_of(sent: bytes) -> list[str]:
-    """Return the types of the messages that a client of Postgres has sent: the first, which starts it, has none."""
+    """Return the types of the messages that a Postgres client has sent, after the startup message, which has none."""
     found, place = [], int.from_bytes(sent[:4])
     while place < len(sent):
         found.append(chr(sent[place]))

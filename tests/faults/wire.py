@@ -1,4 +1,4 @@
-"""The wire between a relay's shards and its broker, told apart by shard: requests carry the transactional id."""
+"""Proxy rules for the requests of one shard of a relay, found by the transactional id in the request."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from thresher.testing.proxy import Action, Api, Cut, Delay, Drop, Frame, KafkaProxy, Rule, Verdict
 
-# A request names its transactional id in its beginning, before any record.
+# A request holds its transactional id in its first bytes, before any record.
 _BEGINNING = 400
 TRANSACTIONAL = (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.END_TXN)
-# Late means: its client was hung up on, has asked again, and is a transaction further when the request arrives.
+# "late": the client's connection is closed, it retries, and the request arrives during the next transaction.
 QUICK: Mapping[str, Verdict] = {
     "cut": Cut(),
     "slow": Delay(seconds=0.5),
     "late": Delay(seconds=4.0, hang_up=True),
 }
-# What costs the client its time-outs.
+# Also faults that cost the client its time-outs.
 ALL: Mapping[str, Verdict] = {**QUICK, "lost": Drop(), "too slow": Delay(seconds=12.0)}
 
 
 class Wire:
-    """Makes rules for one shard of one relay. Answers belong to whoever asked."""
+    """Makes rules for one shard of one relay. An answer belongs to the shard of its request."""
 
     def __init__(self, proxy: KafkaProxy, name: str) -> None:
         self.proxy = proxy
@@ -37,7 +37,7 @@ class Wire:
         return self.proxy.on_answer(api, self._only(shard, action), times=times)
 
     def owns(self, frame: Frame) -> bool:
-        """Whether a frame is one of the relay's transactional ones."""
+        """Whether a frame belongs to a transactional request of the relay."""
         return (frame.connection, frame.correlation) in self._asked
 
     def _only(self, shard: int, action: Action) -> Callable[[Frame], Verdict | None]:
@@ -58,7 +58,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """A fault that a frame met."""
+    """A fault that hit a frame."""
 
     api: Api
     is_answer: bool
@@ -67,10 +67,10 @@ class Met:
 
 
 class Storm:
-    """Faults at random among a relay's transactional frames; by the seed, the n-th of a kind meets the same again."""
+    """Random faults among a relay's transactional frames. A seed repeats the fault of the n-th frame of a kind."""
 
     def __init__(self, wire: Wire, seed: int, *, gap: int, faults: Mapping[str, Verdict]) -> None:
-        """`gap` is how many frames of a kind pass between two faults, on the average."""
+        """`gap` is the average number of frames of a kind between two faults."""
         self.met: list[Met] = []
         self._over = False
         self._wire = wire
@@ -84,7 +84,7 @@ class Storm:
         self._over = True
 
     def _kind(self, draw: random.Random, api: Api, gap: int, faults: Mapping[str, Verdict]) -> Action:
-        # There are few inits, and each fault makes more of them.
+        # Inits are rare, and each fault causes more of them.
         gap = gap if api is not Api.INIT_PRODUCER_ID else 3
         seen, due = 0, 1 + int(draw.expovariate(1 / gap))
 

@@ -1,4 +1,4 @@
-"""A program that is stopped in the middle of its work, superseded, and goes on as if nothing had been."""
+"""A program that is stopped in the middle of its work, superseded, and resumed."""
 
 import contextlib
 import json
@@ -14,29 +14,29 @@ from tests.processes import descendants, eventually, is_java
 from thresher.delivery.crash_points import CrashPoint
 from thresher.spark.process import Process, look
 
-# Seen: 6 s until four programs stand at their crash points on a quiet machine.
+# Seen: 6 s until four programs have reached their crash points on an idle machine.
 ARRIVAL_SECONDS = 200.0
-# Nobody is ended for being silent: what was stopped is to go on.
+# A stopped process must be able to resume: none is ended for its silence.
 PATIENT = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
 
 
 class Zombie:
-    """One program, a shard of which stands at each crash point. Leaving its context kills whatever is left of it.
+    """One program with a shard held at each crash point. Leaving its context kills all its processes.
 
-    `directory` is made. The victim is what will be stopped: "worker", "jvm", "driver" or "whole".
+    `directory` is created. `victim` is the part that will be stopped: "worker", "jvm", "driver" or "whole".
     """
 
-    def __init__(self, program: Program, directory: Path, *, victim: str, seams: dict[int, CrashPoint]) -> None:
-        self.victim, self._seams, self._directory = victim, seams, directory
-        settings = {"shards": len(seams), "hook": crash_hook.HOOK, "policy": PATIENT}
+    def __init__(self, program: Program, directory: Path, *, victim: str, points: dict[int, CrashPoint]) -> None:
+        self.victim, self._points, self._directory = victim, points, directory
+        settings = {"shards": len(points), "hook": crash_hook.HOOK, "policy": PATIENT}
         self._program = program.changed(variables=crash_hook.variables(directory), **settings)
         self._workers: list[Process] = []
         self._stopped: list[Process] = []
 
     def __enter__(self) -> Self:
         self._directory.mkdir()
-        for shard, seam in self._seams.items():
-            (self._directory / f"order-{shard}").write_text(str(seam))
+        for shard, point in self._points.items():
+            (self._directory / f"order-{shard}").write_text(str(point))
         self.process = self._program.start(self._directory / "log")
         return self
 
@@ -48,14 +48,16 @@ class Zombie:
         self.process.wait(60)
 
     def arrive(self) -> dict[int, dict[str, Any]]:
-        """Wait until every shard stands at its crash point, with rows in its hands."""
+        """Wait until every shard is held at its crash point; return their reports: process and rows in flight."""
         found = {}
-        for shard in self._seams:
+        for shard in self._points:
             path = self._directory / f"arrived-{shard}"
-            eventually(path.exists, ARRIVAL_SECONDS, lambda: f"{self.victim}: nobody came: {self.said()}")
+            eventually(
+                path.exists, ARRIVAL_SECONDS, lambda: f"{self.victim}: no worker reached its crash point: {self.said()}"
+            )
             found[shard] = json.loads(path.read_text())
         self._workers = _there(arrival["pid"] for arrival in found.values())
-        assert len(self._workers) == len(self._seams), f"{self.victim}: a worker has ended: {self.said()}"
+        assert len(self._workers) == len(self._points), f"{self.victim}: a worker has ended: {self.said()}"
         return found
 
     def stop(self) -> None:
@@ -71,8 +73,8 @@ class Zombie:
         _signal(self._stopped, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let the victim go on, and its shards beyond their crash points."""
-        for shard in self._seams:
+        """Resume the victim, and release its shards from their crash points."""
+        for shard in self._points:
             (self._directory / f"go-{shard}").touch()
         _signal(self._stopped, signal.SIGCONT)
 
@@ -81,7 +83,7 @@ class Zombie:
 
 
 def _there(pids: Iterable[int]) -> list[Process]:
-    """Return those that run, by more than their ids: these may be given to others before we are done with them."""
+    """Return the running processes, each with its start time: an id alone may be reused meanwhile."""
     return [process for process in map(look, pids) if process is not None]
 
 

@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: a tenth in `./run test quick`, which is for every save of a file."""
+"""The number of examples of a property: a tenth in `./run test quick`, which is meant for every save of a file."""
 
 import os
 

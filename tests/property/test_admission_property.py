@@ -1,4 +1,4 @@
-"""What is admitted is what a Kafka record and the table can hold, whatever is thrown at the door."""
+"""Only messages that a Kafka record and the table can hold are admitted, whatever the input is."""
 
 import hashlib
 import re
@@ -23,7 +23,7 @@ headers = st.lists(st.tuples(st.one_of(st.text(), anything), anything), max_size
     partition=st.one_of(st.none(), st.integers()),
     partition_key=anything,
 )
-def test_admitted_rows_hold_only_what_the_columns_can(
+def test_admitted_rows_fit_the_columns_of_the_table(
     topic: object,
     key: object,
     value: object,

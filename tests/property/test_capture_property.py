@@ -13,7 +13,7 @@ from thresher.capture.rows.guard import Change, Guard, rounds
 
 
 def applied(rows: ModelRows, records: Iterable[Written]) -> None:
-    """Apply a batch as a table's target does: rounds of writes, then deletes. The model does what a statement does."""
+    """Apply a batch as a table's target does: rounds of writes, then deletes. The model stands for the statements."""
     deletes: list[Change] = []
     for some in rounds(map(change_of, records)):
         assert len({change.key for change in some}) == len(some)
@@ -40,7 +40,7 @@ GUARDS = st.builds(Guard, st.integers(0, 2), st.integers(0, 3), st.integers(0, 3
 
 
 @given(GUARDS, GUARDS)
-def test_a_guard_decides_as_the_model(one: Guard, other: Guard) -> None:
+def test_a_guard_decides_like_the_model(one: Guard, other: Guard) -> None:
     assert one.after(other) == is_later(Written(0, 0, *one), *other)
     latest = max(one.timestamp_ms, other.timestamp_ms) if one.partition == other.partition else one.timestamp_ms
     assert one.following(other) == Guard(one.partition, one.offset, latest)
@@ -58,11 +58,11 @@ def test_batches_of_one_partition_leave_the_last_records(log: list[Written], cut
 
 
 @given(logs(3, deletes=False), CUTS, st.randoms(use_true_random=False))
-def test_partitions_may_be_mixed_and_cut_in_any_way(log: list[Written], cuts: list[int], draw: object) -> None:
+def test_any_mix_and_cut_of_partitions_gives_equal_rows(log: list[Written], cuts: list[int], draw: object) -> None:
     one_by_one: ModelRows = {}
     for record in log:
         take(one_by_one, record)
-    # Each partition keeps its order, and nothing else is promised.
+    # Only the order within each partition is guaranteed.
     by_partition = sorted(log, key=lambda each: (each.partition, each.offset))
     waiting = {partition: list(some) for partition, some in groupby(by_partition, lambda each: each.partition)}
     mixed: list[Written] = []
@@ -83,7 +83,7 @@ def test_records_that_come_again_change_nothing(log: list[Written], cuts: list[i
     applied(rows, log)
     before = dict(rows)
     for batch in cut(log, cuts):
-        # A batch that has them in any order: the newest counts.
+        # A batch with repeats: the newest record of a key counts.
         applied(rows, [*batch, *batch[:-1]])
     assert rows == before
 
@@ -91,7 +91,7 @@ def test_records_that_come_again_change_nothing(log: list[Written], cuts: list[i
 def test_a_row_decides_between_partitions_of_a_batch() -> None:
     rows: ModelRows = {}
     applied(rows, [Written(1, 1, 0, 0, 10)])
-    # The later record of its own partition counts, though another one has a later timestamp than that.
+    # The later record of the row's own partition wins, although the other partition's record has a later timestamp.
     applied(rows, [Written(1, 2, 0, 1, 5), Written(1, 3, 1, 0, 7)])
     assert rows == {1: (2, 0, 1, 10)}
 
@@ -102,7 +102,7 @@ def records(offsets: Iterable[int]) -> list[CapturedRecord]:
 
 @given(st.sets(st.integers(0, 60)), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 20))))
 def test_any_mix_of_readers_applies_each_record_once(log_: set[int], steps: list[tuple[int, int, int]]) -> None:
-    """Readers go on, start over, stand still and come back late: the stored offset alone decides."""
+    """Readers go on, start over, pause and come back late: only the stored offset decides."""
     positions, stored, seen = [0, 0, 0], 0, []
     for reader, elsewhere, length in steps:
         if elsewhere % 7 == 0:
@@ -122,6 +122,6 @@ def test_any_mix_of_readers_applies_each_record_once(log_: set[int], steps: list
     assert seen == sorted(offset for offset in log_ if offset < stored)
 
 
-def test_parts_that_follow_each_other_are_one() -> None:
+def test_adjacent_parts_join_into_one() -> None:
     first, second = Part("t", 0, 3, 5), Part("t", 0, 5, 9, records([7]))
     assert first.joined(second) == Part("t", 0, 3, 9, records([7]))

@@ -1,4 +1,4 @@
-"""The checker finds nothing wrong with what a correct relay does, and something with every fault put into it."""
+"""The checker accepts the records of a correct relay, and finds every fault that is planted in them."""
 
 import random
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ KEYS = ("a", "b", "c", "d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A load, what a correct relay made of it, and the source of the choices that remain."""
+    """A load, the records of a correct relay, and a source of random choices."""
 
     load: list[Transaction]
     reads: list[Read]
@@ -38,7 +38,7 @@ class Case:
 
 
 def transactions(draw: random.Random) -> list[Transaction]:
-    """Writers that each do one transaction after the other, all on the same clock."""
+    """Return the transactions of several writers, on one clock; each writer does one after another."""
     load = []
     for writer in range(draw.randint(1, 4)):
         clock, row = draw.randint(0, 10), 0
@@ -61,7 +61,7 @@ def transactions(draw: random.Random) -> list[Transaction]:
 
 
 def relayed(load: list[Transaction], away: set[str], draw: random.Random) -> list[Read]:
-    """Each key in the order of the moments of commit, which nobody recorded; the keys interleaved at random."""
+    """Return the records of a correct relay: each key in commit order, the keys interleaved at random."""
     moments = []
     for each in load:
         if each.outcome is Outcome.COMMITTED:
@@ -109,7 +109,7 @@ def rows_of(load: list[Transaction]) -> dict[str, tuple[Transaction, int, str | 
 
 
 def must_precede(rows: dict[str, tuple[Transaction, int, str | None]], one: str, other: str) -> bool:
-    """The invariant, word for word, for two rows of one key."""
+    """The order invariant for two rows of one key, exactly as specified."""
     (first, number, _), (second, later, _) = rows[one], rows[other]
     if first is second:
         return number < later
@@ -117,7 +117,7 @@ def must_precede(rows: dict[str, tuple[Transaction, int, str | None]], one: str,
 
 
 def out_of_order(load: list[Transaction], reads: list[Read]) -> int:
-    """Every row against every row read before it."""
+    """Count the rows out of order, by comparing every row with every row read before it."""
     rows = rows_of(load)
     count = 0
     for at, late in enumerate(reads):
@@ -139,7 +139,7 @@ def test_a_correct_relay_has_no_fault(case: Case) -> None:
 
 
 @given(case=cases())
-def test_rows_taken_for_pending_are_no_fault_but_not_the_end(case: Case) -> None:
+def test_pending_rows_are_no_fault_and_no_pass(case: Case) -> None:
     gone = [each for each in case.reads if case.draw.random() < 0.3]
     kept = [each for each in case.reads if each not in gone]
     pending = {each.identity for each in gone}
@@ -173,7 +173,7 @@ def test_each_planted_phantom_is_found(case: Case, repeats_allowed: bool) -> Non
 
 
 @given(case=cases())
-def test_each_planted_duplicate_is_found_and_allowed_only_directly_behind_its_original(case: Case) -> None:
+def test_each_planted_duplicate_is_found_unless_adjacent_and_allowed(case: Case) -> None:
     assume(case.reads)
     at = case.draw.randrange(len(case.reads))
     again = case.reads[at]

@@ -1,8 +1,8 @@
-"""Claims to a shard's lanes against a model of the broker: whoever may write has read all that was written.
+"""Claims to a shard's lanes against a model of the broker: an attempt that may write has read all earlier records.
 
-Attempts take their steps in any order, are left for dead and go on, and start over in place. A lane whose transaction
-cannot end takes neither an init nor a transaction until it heals; its last owner may then go on with it, unless its
-epoch was raised. Each attempt writes the number behind the last one that it read: a number twice is a row sent twice.
+Attempts take their steps in any order, are superseded and go on, and start over in place. A lane whose transaction
+cannot end accepts neither an init nor a transaction until it heals. Its last owner may then go on with it, unless its
+epoch was raised. Each attempt writes the number after the last one that it read: a repeated number is a repeated row.
 """
 
 import random
@@ -56,7 +56,7 @@ class Attempt:
 class Claims(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
-        # The first record is there: nobody has to put a name on the partition.
+        # The partition has its first record, so that no attempt has to name its owner.
         self.broker = Broker(progress=[Progress(origin=ORIGIN, number=0)])
         self.attempts: list[Attempt] = []
         self.names = 0
@@ -99,7 +99,7 @@ class Claims(RuleBasedStateMachine):
         lanes = [attempt.lane for attempt in self.attempts] or list(range(LANES))
         self.broker.fail(lanes[choice % len(lanes)])
         if self.attempts and steps:
-            # Most often its owner notices.
+            # Usually the lane's owner notices.
             self.go_on(choice, steps, steps)
 
     @rule(new=st.booleans())
@@ -115,7 +115,7 @@ class Claims(RuleBasedStateMachine):
         assert numbers == list(range(len(numbers)))
 
     def teardown(self) -> None:
-        """Once everything has healed, a new attempt is let in and writes."""
+        """Check that a new attempt can claim the shard and write, once all faults are healed."""
         if not hasattr(self, "broker"):
             return
         self.broker.heal()
@@ -141,7 +141,7 @@ class Claims(RuleBasedStateMachine):
             except StopIteration:
                 attempt.recovering = None
         elif attempt.lane in self.broker.blocked:
-            # Nothing is answered; sooner or later it gives the producer up.
+            # Requests get no answer; sooner or later the attempt discards its producer.
             if draw.random() < 0.5:
                 attempt.start_over()
         elif not attempt.open:
@@ -172,7 +172,7 @@ class Claims(RuleBasedStateMachine):
                 return chance > 0.1
             case ReadHolder():
                 for lane in list(self.broker.transactions):
-                    # Nobody reads past an open transaction: the broker's time-out ends it.
+                    # No reader gets past an open transaction, until the broker's time-out ends it.
                     if draw.random() < 0.5:
                         raise BrokerLost("the end was not reached")
                     self.broker.epochs[lane] = 1 + max(self.broker.epochs.values())

@@ -1,4 +1,4 @@
-"""The exactly-once protocol against a model of Kafka and of the table: any step may be the last, or be taken late."""
+"""The exactly-once protocol against a model of Kafka and of the table: any step may be the last one, or come late."""
 
 from hypothesis import Phase, settings
 
@@ -6,7 +6,7 @@ from tests.property.examples import examples
 from tests.relay.relayed import Relayed
 
 TestExactlyOnce = Relayed.TestCase
-# Not shrunk: that takes minutes, and what a failure says first is enough to know the rule that was broken.
+# Without shrinking, which takes minutes: the first failure is enough to identify the broken rule.
 TestExactlyOnce.settings = settings(
     max_examples=examples(600), stateful_step_count=50, derandomize=True, deadline=None, phases=[Phase.generate]
 )

@@ -1,4 +1,4 @@
-"""The hand-off against a model of Kafka: any step may fail, be the last, or be done while others go on."""
+"""The hand-off against a model of Kafka: any step may fail, be the last one, or overlap with other members' steps."""
 
 import random
 
@@ -93,13 +93,13 @@ class HandedOff(RuleBasedStateMachine):
 
 
 class HandedOffTwice(HandedOff):
-    """The same for Starts and offsets one after the other: at least one Start each."""
+    """The same without transactions: Starts first, then offsets. Each message has at least one Start."""
 
     once = False
 
 
 TestExactlyOnce = HandedOff.TestCase
-# Not shrunk: what a failure says first is enough to know the rule that was broken.
+# Without shrinking: the first failure is enough to identify the broken rule.
 TestExactlyOnce.settings = settings(
     max_examples=examples(400), stateful_step_count=40, derandomize=True, deadline=None, phases=[Phase.generate]
 )
@@ -114,10 +114,10 @@ TestAtLeastOnce.settings = settings(
     committed=st.booleans(),
     passes=st.lists(st.dictionaries(partitions, st.integers(1, 5), min_size=1), max_size=3),
 )
-def test_the_judge_knows_what_became_of_a_transaction(
+def test_the_judge_decides_whether_a_transaction_was_committed(
     spans: dict[int, Span], committed: bool, passes: list[dict[int, int]]
 ) -> None:
-    """Ours may be committed; then others pass some of the partitions, or all, or other ones."""
+    """Our transaction is committed or not; then others move the offsets of any partitions."""
     found = {each: GroupOffset(topic=TOPIC, partition=each, offset=5) for each in range(PARTITIONS)}
     for each, span in spans.items():
         found[each] = GroupOffset(topic=TOPIC, partition=each, offset=span.begin)
@@ -132,7 +132,7 @@ def test_the_judge_knows_what_became_of_a_transaction(
     if committed and spans.keys() - passed:
         assert verdict is Verdict.OURS
     elif passed or committed:
-        # Only an empty batch has no offset that could tell.
+        # Only an empty batch has no offsets to compare.
         assert verdict is (Verdict.ANOTHERS if spans else Verdict.BEFORE)
     else:
         assert verdict is Verdict.BEFORE

@@ -1,4 +1,4 @@
-"""What a histogram counts is what was observed, however it was split among attempts and shards on the way."""
+"""A histogram counts every observation once, however observations are split among attempts and shards."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -11,7 +11,7 @@ from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.tally import Number, summed
 
 BOUNDS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20, unique=True).map(sorted).map(tuple)
-# Each: a value, its weight, and the reporter that saw it.
+# Each observation: a value, its weight, and its reporter.
 SEEN = st.lists(st.tuples(st.floats(-2e6, 2e6), st.integers(1, 10_000), st.integers(0, 3)), max_size=50)
 
 
@@ -24,7 +24,7 @@ class Reporter:
 
 
 @given(BOUNDS, SEEN)
-def test_what_reporters_counted_together_is_what_was_seen(
+def test_counts_of_all_reporters_add_up_to_the_observations(
     bounds: tuple[float, ...], seen: list[tuple[float, int, int]]
 ) -> None:
     scale = Scale("x", bounds)
@@ -40,13 +40,13 @@ def test_what_reporters_counted_together_is_what_was_seen(
 
 
 @pytest.mark.parametrize("bounds", [(), (1.0, 1.0), (2.0, 1.0), (1.0, float("inf")), (float("nan"),)])
-def test_a_scale_has_bounds_that_rise(bounds: tuple[float, ...]) -> None:
+def test_the_bounds_of_a_scale_must_rise(bounds: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="must be finite and rise"):
         Scale("x", bounds)
 
 
 @pytest.mark.parametrize(("value", "weight"), [(float("nan"), 1), (1.0, 0), (1.0, -1)])
-def test_what_would_spoil_the_sums_is_refused(value: float, weight: int) -> None:
+def test_values_that_would_spoil_the_sums_are_refused(value: float, weight: int) -> None:
     reporter = Reporter()
     with pytest.raises(ValueError, match="cannot count"):
         Scale("x", (1.0,)).observe(reporter, value, weight)

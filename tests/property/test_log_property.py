@@ -1,4 +1,4 @@
-"""However a log is cut into frames, reads and parts: the same rows, in the same order, and no end said too early."""
+"""However a log is cut into frames, reads and parts: the same rows in the same order, and no end reported too early."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from thresher.tail.log_source import TableSource
 from thresher.tail.position import Position
 
 OURS, OTHERS = 1, 2
-# A transaction: of each of its log records, whether it is of our table and how many rows it holds; and whether
-# keep-alives come in it, and behind it.
+# A transaction: for each log record, whether it is of our table, and its number of rows; then whether keep-alives
+# come within the transaction, and after it.
 records = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=5)
 transactions = st.lists(st.tuples(records, st.booleans(), st.booleans()), max_size=6)
 
 
 class Log:
-    """A log, as frames; and for each row of ours its position, and for each position of the log what is complete."""
+    """A log as frames, with the position of each of our rows, and the number of rows up to each end."""
 
     def __init__(self, drawn: Any) -> None:
         self.frames: list[bytes] = [
@@ -29,7 +29,7 @@ class Log:
             wire.data(wire.relation(OTHERS, "app", "other", {"a": 20}), 0),
         ]
         self.rows: list[tuple[Position, int]] = []
-        # Where commits end, with how many rows of ours there are up to there; and the same for idle positions.
+        # The number of our rows up to the end of each commit; and the same for idle positions.
         self.ends: dict[int, int] = {0: 0}
         self.idle: dict[int, int] = {}
         at = 100
@@ -56,7 +56,7 @@ class Log:
 
 
 @given(transactions, st.data())
-def test_rows_come_once_in_order_whatever_is_read_at_a_time(drawn: Any, data: st.DataObject) -> None:
+def test_rows_come_once_in_order_for_any_read_size(drawn: Any, data: st.DataObject) -> None:
     log = Log(drawn)
     reader = LogReader(TableSource(table=TableName(table="outbox", schema="app")))
     queue = ChunkQueue(10**6, 10**9, lambda: None)
@@ -69,7 +69,7 @@ def test_rows_come_once_in_order_whatever_is_read_at_a_time(drawn: Any, data: st
         if chunk is not None:
             assert len(chunk.rows) == len(chunk.positions) == len(chunk.commit_times) <= rows
             found.extend(zip(chunk.positions, [row[0] for row in chunk.rows], strict=True))
-            # Never an end before all of its rows, nor one that goes back.
+            # An end never comes before all of its rows, and never goes back.
             assert log.ends[chunk.ended] <= len(found)
             assert chunk.ended >= ended
             ended = chunk.ended

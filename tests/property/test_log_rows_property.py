@@ -1,4 +1,4 @@
-"""A row of the log is the same row, whichever order its table's columns have: the quick way reads as the other does."""
+"""A row of the log is read alike for any order of the table's columns: the fast path agrees with the general one."""
 
 import struct
 from typing import Any
@@ -28,9 +28,9 @@ rows = st.fixed_dictionaries(
         "sent": st.none() | moments,
     }
 )
-# An array of no arrays, as no server sends it.
+# A two-dimensional empty array, which no server sends.
 EMPTY = struct.pack(">iiI", 2, 0, 25) + bytes(24)
-# What a column holds instead: nothing, or an array of arrays.
+# A replacement for one column: NULL, or that array.
 odd = st.none() | st.tuples(st.integers(0, len(wire.COLUMNS) - 1), st.none() | st.just(EMPTY))
 
 
@@ -61,7 +61,7 @@ def test_a_row_is_the_same_in_any_order_of_columns(drawn: dict[str, Any], change
         values[list(wire.COLUMNS)[changed[0]]] = changed[1]
     backwards = dict(reversed(wire.COLUMNS.items()))
     found, other = (read(columns, values, cut) for columns in (wire.COLUMNS, backwards))
-    # Where a frame is cut short, it matters in which column.
+    # A truncated frame may fail in another column, with another error.
     assert found == other or (cut and isinstance(found, type) and isinstance(other, type))
 
 

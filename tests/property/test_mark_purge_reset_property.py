@@ -1,7 +1,7 @@
-"""The at-least-once protocol against a model of Kafka and of the table, as a reader of everything sees it:
-faults of every kind, and any step may be the last, or be taken late.
+"""The at-least-once protocol against a model of Kafka and of the table, as a reader of all records sees it.
+Faults of every kind happen, and any step may be the last one, or come late.
 
-A record may come again, but never behind one that follows it within its key."""
+A record may repeat, but always before the next record of its key."""
 
 from hypothesis import Phase, settings
 
@@ -10,7 +10,7 @@ from tests.relay.relayed import Relayed
 
 
 class Marked(Relayed):
-    """The same, with marks."""
+    """The same model, with marks."""
 
     marking = True
 

@@ -1,4 +1,4 @@
-"""One partition of progress: relays of two versions, strangers and trimming, in any order."""
+"""One progress partition: relays of two versions, foreign writers and trimming, in any order."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ class Log:
         return (record for record in self.kept if record.value)
 
     def require_never_written(self) -> None:
-        assert self.end == len(self.kept), "its own records are never trimmed away"
+        assert self.end == len(self.kept), "the relay's own records were trimmed"
 
     def close(self) -> None:
         pass
@@ -52,7 +52,7 @@ def content(number: int, outbox_id: str = OURS) -> bytes:
 
 
 class Partition(RuleBasedStateMachine):
-    """Whatever happens, a relay finds its own records, and none of a stranger's."""
+    """In any order of events, a relay finds its own records, and no foreign one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Partition(RuleBasedStateMachine):
         self.own: dict[int, int] = {}
         self.number = 0
         self.claim = UNCLAIMED
-        # An earlier version runs until the first that seals.
+        # An earlier version, which does not seal, runs until the first relay that seals.
         self.sealing = False
 
     def opened(self) -> tuple[ProgressLog[Progress], Seal]:
@@ -73,7 +73,7 @@ class Partition(RuleBasedStateMachine):
         self.number += 1
         self.own[self.log.append(content(self.number))] = self.number
 
-    # None at all where no row came.
+    # No record if no row came.
     @rule(records=st.integers(0, 4))
     def a_relay_recovers_and_writes(self, records: int) -> None:
         log, seal = self.opened()

@@ -1,4 +1,4 @@
-"""The scoreboard against a model of it: lists of rows, and which of them are where."""
+"""The scoreboard against a model: lists of the rows that wait, are in flight and are gone."""
 
 import itertools
 from typing import Any
@@ -12,7 +12,7 @@ from thresher.delivery.row import Record, Row
 from thresher.relay.protocol.scoreboard import Scoreboard
 
 KEYS = [b"a", b"a", b"b", b"c", b"d", None]
-# What a transform makes of a stored key: itself, one that others have too, or none.
+# The sent key of a stored key: itself, a key shared with others, or none.
 SENT = [None, None, None, b"a", b"b", b"none"]
 SIZE = 10
 
@@ -33,7 +33,7 @@ class Scored(RuleBasedStateMachine):
         self.waiting: list[Row] = []
         self.in_flight: list[Row] = []
         self.gone: set[int] = set()
-        # In how many waves with room for it a stream was ready and had to wait.
+        # By row: how many rows were sent while it was ready and had to wait.
         self.passed: dict[Any, int] = {}
 
     @rule(keys=st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(SENT)), max_size=6))
@@ -46,10 +46,12 @@ class Scored(RuleBasedStateMachine):
     def wave(self) -> None:
         ready = self.ready()
         wave = self.board.wave()
-        assert len(wave) == min(len(ready), self.most - len(self.in_flight)), "as many as may be, and no more"
-        assert all(each in ready for each in wave), "the first of its keys, none of which is in flight"
+        assert len(wave) == min(len(ready), self.most - len(self.in_flight)), (
+            "a wave has all ready rows, up to its limit"
+        )
+        assert all(each in ready for each in wave), "a row was sent before an earlier row of its keys was purged"
         streams = [stream for each in wave for stream in _streams(each)]
-        assert len(set(streams)) == len(streams), "one of a key"
+        assert len(set(streams)) == len(streams), "a wave has two rows of a key"
         for each in ready:
             self.passed[each.id] = 0 if each in wave or not wave else self.passed.get(each.id, 0) + len(wave)
         for each in wave:
@@ -74,7 +76,7 @@ class Scored(RuleBasedStateMachine):
         return [self.in_flight.pop(choice % len(self.in_flight)) for choice in choices if self.in_flight]
 
     def ready(self) -> list[Row]:
-        """Return the rows that nothing of their keys comes before, waiting or in flight."""
+        """Return the rows without an earlier row of their keys, waiting or in flight."""
         taken = {stream for each in self.in_flight for stream in _streams(each)}
         ready: list[Row] = []
         for each in self.waiting:
@@ -90,12 +92,12 @@ class Scored(RuleBasedStateMachine):
         assert sorted(each.id for each in self.board.waiting) == sorted(each.id for each in self.waiting)
         assert self.board.in_flight == len(self.in_flight) <= self.most
         assert self.board.busy == bool(self.in_flight or self.ready())
-        assert self.board.busy or not self.waiting, "somebody is always first"
+        assert self.board.busy or not self.waiting, "rows wait, and none is ready"
 
     @invariant()
     def keys_take_turns(self) -> None:
         for id_, rows in getattr(self, "passed", {}).items():
-            # Nobody is sent twice before it: those that were ready with it, or had a row in flight.
+            # No key is sent twice before a row that is ready: only keys that were ready too, or had a row in flight.
             others = len(self.gone) + len(self.waiting) + len(self.in_flight)
             assert rows <= others, f"{id_} was passed over by {rows} rows"
 
@@ -108,7 +110,7 @@ class Scored(RuleBasedStateMachine):
 
 
 def _streams(each: Row) -> set[Any]:
-    """Return the keys that a row has, stored and sent; its id where it has none."""
+    """Return a row's stored and sent keys; its id if it has none."""
     sent = each.plan.key if isinstance(each.plan, Record) else None
     return {("t", key) for key in (each.key, sent) if key is not None} or {each.id}
 
@@ -117,7 +119,7 @@ TestScoreboard = Scored.TestCase
 TestScoreboard.settings = settings(max_examples=examples(100), stateful_step_count=40, derandomize=True, deadline=None)
 
 
-def test_a_key_with_many_rows_waits_for_its_turn_like_any_other() -> None:
+def test_a_key_with_many_rows_waits_for_its_turn() -> None:
     board = Scoreboard(2)
     board.add([row(number, b"hot") for number in range(100)])
     board.add([row(100 + number, b"%d" % number if number % 2 else None) for number in range(10)])

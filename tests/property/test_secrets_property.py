@@ -1,4 +1,4 @@
-"""No secret of a configuration is ever shown: not in what is printed, not in errors, not in logs."""
+"""No secret of a configuration is ever shown: not in printed settings, errors or logs."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from thresher.config.problem import ConfigurationInvalid
 from thresher.core.secrets import MASK, Masking, Secrets
 from thresher.harvest.configuration import load
 
-# In every secret, and nowhere else.
+# A part of every secret, and of nothing else.
 MARK = "hunter2"
 _CHARACTERS = st.characters(exclude_categories=["Cs", "Cc"])
 SECRETS = st.builds("{}{}{}".format, st.text(_CHARACTERS, max_size=5), st.just(MARK), st.text(_CHARACTERS, max_size=5))
@@ -45,7 +45,9 @@ SOURCES = st.sampled_from([as_pairs, as_url, as_query])
 
 
 @given(SECRETS, SECRETS, SECRETS, SOURCES, HOLDERS)
-def test_what_is_printed_shows_none(of_database: str, of_kafka: str, of_spark: str, source: Any, holder: str) -> None:
+def test_printed_settings_show_no_secret(
+    of_database: str, of_kafka: str, of_spark: str, source: Any, holder: str
+) -> None:
     loaded = load(
         None,
         {
@@ -65,8 +67,8 @@ def test_what_is_printed_shows_none(of_database: str, of_kafka: str, of_spark: s
 
 
 @given(SECRETS, SOURCES, HOLDERS, st.sampled_from(["sasl.pasword", "security.protocol", "acks", "debug", "sasl"]))
-@example("hunter2,", as_pairs, "sasl.password", "debug")  # of which the client repeats a part
-def test_no_report_shows_one(secret: str, source: Any, holder: str, wrong: str) -> None:
+@example("hunter2,", as_pairs, "sasl.password", "debug")  # the client repeats a part of this value
+def test_no_report_shows_a_secret(secret: str, source: Any, holder: str, wrong: str) -> None:
     with pytest.raises(ConfigurationInvalid) as caught:
         load(
             None,
@@ -80,7 +82,7 @@ def test_no_report_shows_one(secret: str, source: Any, holder: str, wrong: str) 
 
 
 @given(st.text(_CHARACTERS, max_size=4), st.text(_CHARACTERS, max_size=4))
-def test_a_data_source_that_is_none_is_not_repeated(before: str, after: str) -> None:
+def test_a_malformed_data_source_is_not_repeated(before: str, after: str) -> None:
     dsn = f"host='db' port=x password={before}{MARK}{after}"
     with pytest.raises(ConfigurationInvalid) as caught:
         load(None, {"name": "orders", "data_source": dsn, "kafka": {"bootstrap.servers": "k:1"}})
@@ -88,7 +90,7 @@ def test_a_data_source_that_is_none_is_not_repeated(before: str, after: str) -> 
 
 
 @given(SECRETS)
-def test_no_line_of_the_log_shows_one(secret: str) -> None:
+def test_no_log_line_shows_a_secret(secret: str) -> None:
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(Masking(Secrets([secret]), logging.Formatter("%(message)s %(field)s")))

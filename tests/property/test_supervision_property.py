@@ -1,4 +1,4 @@
-"""The supervisor's decisions against a model that is written differently: it keeps a log and looks back at it."""
+"""The supervisor's decisions against an independent model, which keeps a log of events and looks back at it."""
 
 import math
 
@@ -58,19 +58,19 @@ policies = st.builds(
 
 
 class Supervised(RuleBasedStateMachine):
-    """Feeds events in any order, as Spark, lines, people and time may produce them."""
+    """Feeds events in any order, as Spark, the lines to tasks, operators and time may cause them."""
 
     @initialize(policy=policies, patience=st.integers(0, 35))
     def begin(self, policy: Policy, patience: int) -> None:
         self.policy = policy
-        # So many steps before anything may be over for good: most lives should be long.
+        # The number of steps before the shard may end for good: most runs should be long.
         self.patience = patience
         self.now = 100.0
         self.state = ShardState()
-        # What the model knows: it looks back instead of carrying state forward.
+        # The model's log of events: it looks back instead of keeping state.
         self.launches: list[float] = []
         self.ends: list[tuple[float, Outcome]] = []
-        self.welcomes: list[tuple[int, int, float]] = []  # attempt, Spark's task, when
+        self.welcomes: list[tuple[int, int, float]] = []  # attempt, Spark's task, time
         self.heard = self.lost = 0.0
         self.stopped = self.over = self.killing = False
         self.asked_at: tuple[int, float] | None = None
@@ -102,7 +102,7 @@ class Supervised(RuleBasedStateMachine):
             case ForceEnd(attempt=attempt):
                 assert self.in_flight
                 assert attempt == len(self.launches)
-                assert self.reason_to_end, "nothing was wrong with it"
+                assert self.reason_to_end, "an attempt was ended without a reason"
                 self.forced.append((attempt, self.now))
             case SendStop(grace_seconds=grace):
                 assert self.stopped
@@ -121,7 +121,7 @@ class Supervised(RuleBasedStateMachine):
 
     @property
     def line(self) -> int | None:
-        """The task whose line is held, by the log."""
+        """The task whose line is open, by the log."""
         if not self.in_flight or not self.welcomes or self.hung_up:
             return None
         attempt, task, _ = self.welcomes[-1]
@@ -138,13 +138,13 @@ class Supervised(RuleBasedStateMachine):
 
     @property
     def overdue(self) -> bool:
-        """Whether it was asked to stop and has not, by the log."""
+        """Whether it was asked to stop and has exceeded its grace, by the log."""
         asked = self.asked_at is not None and self.asked_at[0] == len(self.launches)
         return asked and self.now >= self.asked_at[1] + self.policy.grace_seconds + 2.0  # type: ignore[index]
 
     @property
     def lineless(self) -> bool:
-        """Whether the attempt had a line once and has had none for as long as one may wait for a slot."""
+        """Whether the attempt lost its line, and has had none for longer than a task may wait for a slot."""
         had = any(attempt == len(self.launches) for attempt, _, _ in self.welcomes)
         return had and self.line is None and not self.stopped and self.now - self.lost >= self.policy.slot_seconds
 
@@ -274,7 +274,7 @@ class Supervised(RuleBasedStateMachine):
     @precondition(lambda self: self.line is not None and not self.over)
     @rule(seconds=st.integers(1, 70))
     def lives_on(self, seconds: int) -> None:
-        """Let time pass with a task that says every second that it is there."""
+        """Let time pass with a task that sends a heartbeat every second."""
         for _ in range(seconds):
             if self.line is not None:
                 self.beat()
@@ -282,7 +282,7 @@ class Supervised(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 0.05, 0.5, 1.0, 3.0, 5.0, 10.0, 31.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
-        """Let time pass the way the loop does: a tick whenever one is due."""
+        """Let time pass as in the loop: with a tick whenever one is due."""
         until = self.now + seconds
         for _ in range(100):
             due = next_deadline(self.state, self.policy)
@@ -323,7 +323,7 @@ class Supervised(RuleBasedStateMachine):
 
     @invariant()
     def a_stop_always_gets_somewhere(self) -> None:
-        """While an attempt is in flight there is always a next look: nothing waits for ever on a task's good will."""
+        """After a stop, an attempt in flight always has a next deadline: the driver never waits for a task for ever."""
         if hasattr(self, "state") and self.in_flight and self.stopped and not self.over:
             assert next_deadline(self.state, self.policy) is not None
 

@@ -1,4 +1,4 @@
-"""The tail's protocol against a model of the log, Kafka and dead rows: any step may be the last, or be taken late."""
+"""The tail's protocol against a model of the log, Kafka and dead rows: any step may be the last one, or come late."""
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -61,7 +61,7 @@ class Tailed(RuleBasedStateMachine):
         reads=st.integers(1, 6),
     )
     def crash_before(self, kind: type[Effect], which: int, reads: int) -> None:
-        """A leader dies right before it does something, the first time or a later one."""
+        """Kill a leader right before an effect of this kind, the first one or a later one."""
         if not self.world.attempts:
             self.world.launch()
         newest = self.world.attempts[-1]
@@ -71,7 +71,7 @@ class Tailed(RuleBasedStateMachine):
                 break
             which -= isinstance(newest.due, kind) and not getattr(newest.due, "recovering", False)
             if which < 0:
-                # Kafka knows what the leader has begun; the database does not.
+                # The effect is requested, so Kafka has the commit, but the settler has done nothing in the database.
                 if kind is Settle:
                     self.world.step(newest)
                 break
@@ -82,7 +82,7 @@ class Tailed(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 30))
     def crash_before_dead_rows_are_durable(self, steps: int) -> None:
-        """The reader hangs while it sets dead changes aside again; the others go on, and then all die."""
+        """Let the reader hang while it sets dead changes aside again; other threads go on; then the attempt dies."""
         if not self.world.attempts:
             self.world.launch()
         newest = self.world.attempts[-1]

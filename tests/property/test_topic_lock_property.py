@@ -1,8 +1,8 @@
 """The protocol of turns at a locked topic against a model of its lock, its slot and its rows.
 
-Any worker may stop between any two steps, for ever or for a while. A lock may run out at any time, as it does for a
-process that was stopped; a commit whose sender died may arrive late, or its answer may be lost. Whatever happens,
-readers of committed records get every row once and in order, and in the end no row is left.
+Any worker may stop between any two steps, for ever or for a while. A lock may expire at any time, as it does for a
+stopped process. A commit whose sender died may arrive late, or its answer may be lost. In all cases, readers of
+committed records get every row once and in order, and in the end no row is left.
 """
 
 import itertools
@@ -51,24 +51,24 @@ KEYS = (b"k", b"l", None)
 
 
 class Fenced(Exception):
-    """A newer epoch has been given out."""
+    """The broker has a newer epoch."""
 
 
 @dataclass
 class Transaction:
-    """What is staged at the broker under an epoch."""
+    """The rows and records staged at the broker under an epoch."""
 
     epoch: int
     rows: list[Row] = field(default_factory=list)
     notes: list[Progress] = field(default_factory=list)
     claims: list[int] = field(default_factory=list)
-    # Its sender is gone, and the commit on its way.
+    # The commit was sent and has not arrived; its sender is dead.
     ending: bool = False
 
 
 @dataclass
 class Worker:
-    """One process: what it keeps between turns, and the turn that it is in."""
+    """One process: its state between turns, and its current turn."""
 
     number: int
     carrier: TopicCarrier | None = None
@@ -114,7 +114,7 @@ class World:
     # Turns
 
     def begin(self, worker: Worker) -> None:
-        """Take the lock and begin a turn, if it can be had."""
+        """Take the lock and begin a turn, if the lock is free."""
         if self.holder >= 0 and not self.run_out:
             return
         self.token, self.holder, self.run_out = self.token + 1, worker.number, False
@@ -150,11 +150,11 @@ class World:
         except (Fenced, BrokerLost):
             worker.steps = worker.carrier = None
             if self.token == worker.token and self.holder == worker.number:
-                # As the worker does where the lock is still its own.
+                # A real worker starts its turn again too, while it holds the lock.
                 self.start(worker, kept=False)
 
     def kill(self, worker: Worker, draw: random.Random) -> None:
-        """End a process; a commit that it has just sent may be on its way."""
+        """End a process; a commit that it has just sent may still arrive."""
         if worker.steps is not None and isinstance(worker.due, Commit) and draw.random() < 0.5:
             staged = self.open
             if staged is not None and staged.epoch == worker.epoch and worker.note is not None:
@@ -225,7 +225,7 @@ class World:
         worker.note = None
         luck = draw.random()
         if luck < 0.05:
-            # The answer is lost, and the request may be too.
+            # The answer is lost, and perhaps the request too.
             if luck < 0.025:
                 self.committed(staged)
             return False
@@ -274,7 +274,7 @@ class World:
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=examples(1_500), derandomize=True, deadline=None)
-def test_rows_are_read_once_and_in_order_whoever_stops_wherever(seed: int) -> None:
+def test_rows_are_read_once_in_order_despite_stopped_workers(seed: int) -> None:
     draw = random.Random(seed)
     world = World(draw.choice([1, 2, 3]), compacting=draw.random() < 0.3)
     for _ in range(150):
@@ -308,4 +308,4 @@ def calm(world: World, draw: random.Random) -> None:
             world.begin(worker)
         else:
             world.step(worker, draw)
-    raise AssertionError("it does not come to rest")
+    raise AssertionError("rows or locks are left after all steps")

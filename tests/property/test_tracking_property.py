@@ -1,11 +1,11 @@
 """The tracker's decisions against a model of its messages, with crashes between any two effects.
 
-A message whose End was there before its deadline is not redelivered. Any other one is, once, and not before its
-deadline; or it is a dead letter, once, if it was rejected or the broker refuses it. A message whose id another one
-comes to have is redelivered too, and neither is changed by the other's markers. The tracker is replaced at any moment,
-by one that knows the committed offset alone, and retention removes all that is before that.
+A message whose End came before its deadline is not redelivered. Any other message is redelivered once, and not before
+its deadline. A message that was rejected, or that the broker refuses, becomes a dead letter, once. A message whose id
+another message gets is still redelivered, and neither is affected by the other's markers. The tracker may be replaced
+at any moment by one that knows only the committed offset, and retention removes all records before that offset.
 
-Hypothesis draws the rules and the seed of a long walk: chains of a few steps hardly ever write a Start anew.
+Hypothesis draws the rules and the seed of a long random walk: short sequences hardly ever copy a Start.
 """
 
 import random
@@ -23,13 +23,13 @@ from thresher.tracker.protocol.tracking import Rules
 from thresher.tracker.protocol.transaction import Dead, Redelivered
 
 AFTER_MS = (60, 200, 1_000, 3_000, 20_000)
-# How early a clock that jumps may be, in all: by the slack, and by time that was not counted when it jumped.
+# How early a redelivery may be with a jumping clock: by the slack, and by time that was not counted at the jump.
 SLACK_MS = clock.SLACK_MS + int(clock.SILENT_SECONDS * 1000)
-# The broker's clock at first: no jump leads before 1970.
+# The broker's clock at the start: no jump leads before 1970.
 EPOCH_MS = 1_800_000_000_000
 TIMES_MS = (1, 10, 150, 700, 2_500)
 STEPS = 400
-# For the deadlines, the grace and the marks of all that is left.
+# Enough for the deadlines, the grace and the marks of all remaining messages.
 REST_MS = 40_000
 
 
@@ -41,30 +41,30 @@ class Message:
     deadline_ms: int
     # Whether its markers name its origin: kafka-mq-go's do not.
     named: bool = True
-    # By its consumer: nothing follows.
+    # Its consumer has settled it and writes no further marker.
     settled: bool = False
     ended_in_time: bool = False
     ended: bool = False
-    # Something came after its deadline, when it may have been redelivered already.
+    # A marker came after its deadline, when it may have been redelivered already.
     doubtful: bool = False
     rejected: bool = False
     undelivered: bool = False
-    # Its id is another's by now.
+    # Another message has its id by now.
     displaced: bool = False
 
 
 class Walk:
-    """Consumers that write markers, and trackers that read them, in an order of chance."""
+    """Consumers that write markers, and trackers that read them, in random order."""
 
     def __init__(self, rules: Rules, seed: int, *, jumps: bool = False) -> None:
-        """`jumps`: the broker's clock does. A tracker that starts over cannot tell that from time that has passed."""
+        """`jumps`: the broker's clock jumps. A restarted tracker cannot tell a jump from time that has passed."""
         self.jumps, self.slack_ms = jumps, SLACK_MS if jumps else 0
         self.chance = random.Random(seed)
         self.log = SimulatedLog(rules=rules, seed=seed, ahead_ms=EPOCH_MS)
         self.messages: dict[int, Message] = {}
         self.checked = 0
         self.decided: set[int] = set()
-        # Messages that the broker refused by themselves.
+        # Messages that the broker refused when they were sent alone.
         self.refused: set[int] = set()
 
     def run(self) -> None:
@@ -87,7 +87,7 @@ class Walk:
         self._start(MessageId(0, len(self.messages)), named=self.chance.random() < 0.5)
 
     def start_again(self) -> None:
-        """A message is started a second time, as it was."""
+        """Start a message a second time, unchanged."""
         held = [number for number, message in self.messages.items() if self._is_held(message)]
         if held:
             number, after = self.chance.choice(held), self.chance.choice(AFTER_MS)
@@ -95,7 +95,7 @@ class Walk:
             self._write_start(number, after)
 
     def start_anew(self) -> None:
-        """The message topic was made anew: a message has the id that another one had."""
+        """Start a message under the id of another one, as after the message topic was recreated."""
         named = [message for message in self.messages.values() if message.named and not message.displaced]
         if not named:
             return
@@ -111,7 +111,7 @@ class Walk:
         self._write_start(number, after, undelivered=True)
 
     def act(self) -> None:
-        """A consumer does something with a message that it has."""
+        """Let a consumer write a marker for a message that it holds."""
         held = [number for number, message in self.messages.items() if not message.settled]
         if not held:
             return
@@ -142,7 +142,7 @@ class Walk:
             message.deadline_ms = self.log.now_ms + after
 
     def _is_held(self, message: Message) -> bool:
-        """Whether its consumer has it, and nobody else can have it yet."""
+        """Whether its consumer holds it, and it cannot have been redelivered yet."""
         in_time = self.log.now_ms < message.deadline_ms - self.slack_ms and not message.doubtful
         return in_time and not message.settled and not message.displaced
 
@@ -190,7 +190,7 @@ class Walk:
         self.log.step(self.act_meanwhile)
 
     def fail(self) -> None:
-        """The next transaction takes no effect, because the broker failed, or refused a record."""
+        """Let the next transaction fail, because of the broker or of a refused record."""
         tracking = self.log.tracking
         transaction = tracking.next(self.log.now_ms / 1000)
         if transaction is None:
@@ -203,7 +203,7 @@ class Walk:
             tracking.undone(transaction)
 
     def settle(self) -> None:
-        """The tracker does all that it wants to, then time passes and it does one thing more."""
+        """Let the tracker do all its work; then time passes, and it does one more transaction."""
         self.log.settle()
         self.time_passes()
         self.log.read()
@@ -223,7 +223,7 @@ class Walk:
         for _ in range(self.chance.randint(0, 3)):
             self.act()
         if self.chance.random() < 0.1:
-            # More than a small window remembers.
+            # More markers than a small window remembers.
             for _ in range(40):
                 self.start()
 
@@ -250,7 +250,7 @@ class Walk:
         self.checked = len(self.log.decided)
 
 
-# The same ones each time: a mutant is caught or not.
+# The same examples in each run: a mutant is always caught, or never.
 @settings(max_examples=examples(250), deadline=None, derandomize=True)
 @given(
     behind=st.sampled_from([4, 20, 1_000]),
@@ -258,7 +258,7 @@ class Walk:
     window=st.sampled_from([30, 100_000]),
     seed=st.integers(0, 2**32),
 )
-def test_each_message_is_ended_or_redelivered_once_and_not_before_its_time(
+def test_each_message_is_ended_or_redelivered_once_never_early(
     behind: int, rewrite: int, window: int, seed: int
 ) -> None:
     rules = Rules(markers_per_commit=5, rewrite_after_ms=rewrite, most_behind=behind, window=window)
@@ -267,6 +267,6 @@ def test_each_message_is_ended_or_redelivered_once_and_not_before_its_time(
 
 @settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(behind=st.sampled_from([4, 1_000]), rewrite=st.sampled_from([500, 10**9]), seed=st.integers(0, 2**32))
-def test_a_brokers_clock_that_jumps_expires_nothing_and_stops_nothing(behind: int, rewrite: int, seed: int) -> None:
+def test_a_jump_of_the_brokers_clock_expires_and_stops_nothing(behind: int, rewrite: int, seed: int) -> None:
     rules = Rules(markers_per_commit=5, rewrite_after_ms=rewrite, most_behind=behind)
     Walk(rules, seed, jumps=True).run()

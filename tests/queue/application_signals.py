@@ -1,4 +1,4 @@
-"""The signals that reach an application which has handlers of its own."""
+"""The signals that reach an application with handlers of its own."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def hearing() -> Iterator[list[int]]:
-    """Handle SIGTERM and SIGINT meanwhile, and yield those that came."""
+    """Handle SIGTERM and SIGINT while the context lasts, and yield the list of signals that came."""
     heard: list[int] = []
     before = {
         kind: signal.signal(kind, lambda number, _: heard.append(number)) for kind in (signal.SIGTERM, signal.SIGINT)

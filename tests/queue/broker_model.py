@@ -1,6 +1,6 @@
 """A model of a broker: the topics of queues, transactions, and one consumer group.
 
-What is committed is judged at once: `AssertionError` where a promise of the hand-off is broken.
+Each commit is judged at once: a broken promise of the hand-off raises `AssertionError`.
 """
 
 import random
@@ -14,13 +14,13 @@ from thresher.queue.wire.marker import MessageId
 PARTITIONS = 3
 TOPIC = "messages"
 OURS, ANOTHER_QUEUES, REFUSED, GAP = range(4)
-# How often a wait goes on.
+# The probability that a wait goes on.
 WAITS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record of the message topic. A redelivered message has the number of the first."""
+    """A record of the message topic. A redelivered message keeps its number."""
 
     nature: int
     number: int
@@ -28,7 +28,7 @@ class Sent:
 
 @dataclass(eq=False)
 class Transaction:
-    """What is written under a transactional id, and not committed yet."""
+    """The uncommitted records and offsets of a transactional id."""
 
     starts: list[MessageId] = field(default_factory=list)
     dead: list[MessageId] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Broker:
             self.offsets[partition] = new
 
     def settled(self, partitions: Iterable[int], luck: random.Random) -> bool:
-        """Return whether no transaction has offsets in these partitions. Time goes by meanwhile, and ends some."""
+        """Return whether no open transaction has offsets in these partitions. Some may end by their time-out here."""
         wanted = set(partitions)
         for producer, transaction in list(self.open.items()):
             if wanted & transaction.offsets.keys():

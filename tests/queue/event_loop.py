@@ -1,4 +1,4 @@
-"""For tests of queues for asyncio: event loops, and a consumer in one."""
+"""Helpers for tests of asyncio queues: event loops, and a consumer in one."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ async def consuming(**keys: Any) -> AsyncIterator[tuple[MemoryQueueService, aio.
 
 
 async def turns(count: int) -> None:
-    """Let the loop turn so many times."""
+    """Let the event loop run `count` iterations."""
     for _ in range(count):
         await asyncio.sleep(0)
 

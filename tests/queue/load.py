@@ -1,4 +1,4 @@
-"""Producers of a run with faults: messages with identities of their own, to several queues, until they are stopped."""
+"""Producers of a run with faults: they send messages with unique identities to several queues until `stop`."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ _END_SECONDS = 120.0
 
 
 class QueueLoad:
-    """Sends so many messages a second, to each queue in turn, and keeps what became of them, by their identities."""
+    """Sends messages at a rate, to each queue in turn, and keeps the outcome of each by its identity."""
 
     def __init__(self, keys: Mapping[str, Any], queues: Iterable[str], *, rate: float) -> None:
         self._service = QueueService(keys)
@@ -31,7 +31,7 @@ class QueueLoad:
         self._thread.start()
 
     def send(self, queue: str, size: int = 0) -> None:
-        """Send one more message to a queue. What is neither confirmed nor refused in the end is unknown."""
+        """Send one more message to a queue. Until it is confirmed or refused, its outcome is unknown."""
         with self._lock:
             self._numbers[queue] += 1
             identity = f"{queue}/{self._numbers[queue]}"
@@ -41,10 +41,10 @@ class QueueLoad:
         except SendRefused as error:
             self.refused[identity] = str(error)
         except ThresherError:
-            pass  # the client's queue is full, and stays so: it is unknown
+            pass  # the client's queue stays full: the outcome is unknown
 
     def stop(self) -> None:
-        """Stop, and wait for the broker's answers. Harmless the second time."""
+        """Stop, and wait for the broker's answers. Idempotent."""
         self._stop.set()
         self._thread.join(_END_SECONDS)
         self._service.close()

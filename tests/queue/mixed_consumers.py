@@ -1,4 +1,4 @@
-"""The consumers of a random soak: a few run at once; they come, are killed, stopped and ended."""
+"""The consumers of a random soak: a few run at once; they are started, killed, stopped and ended."""
 
 import math
 import random
@@ -13,7 +13,7 @@ LEAST, MOST = 2, 5
 
 
 def dying(draw: random.Random) -> dict[str, Any]:
-    """Draw at which crash point a newcomer kills itself, and after how many times; some do not."""
+    """Draw the crash point at which a new consumer kills itself, and at which pass; some do not."""
     return {"die": draw.choice([None, None, None, *POINTS]), "after": draw.choice([1, 3, 20])}
 
 
@@ -27,7 +27,7 @@ class Consumers(Crew):
     def begin(self) -> None:
         self.keep_up(newest_ended=True)
 
-    def keep_up(self, *, newest_ended: bool) -> None:  # noqa: ARG002 - any of them
+    def keep_up(self, *, newest_ended: bool) -> None:  # noqa: ARG002 - any of them may end
         while len(self._started) < LEAST:
             self._add()
 
@@ -45,7 +45,7 @@ class Consumers(Crew):
         return pause(self._agenda, [self._chosen(which).pid], seconds)
 
     def end_consumer(self, which: int) -> None:
-        """End one in good order. It may be stopped, or its broker away: it ends whenever it can."""
+        """End one by SIGTERM. While it is stopped, or its broker is down, the end takes longer."""
         leaving = self._chosen(which)
         leaving.excused[0] = math.inf
         leaving.process.terminate()
@@ -59,7 +59,7 @@ class Consumers(Crew):
     def _add(self, **settings: Any) -> None:
         self._count += 1
         begun = self._begun({"number": self._count, **settings})
-        # Until Python has started, a signal ends it by itself.
+        # Before Python has started, the signal itself ends the process.
         begun.excused[-signal.SIGTERM] = math.inf
         if settings.get("die"):
             begun.excused[-signal.SIGKILL] = math.inf

@@ -1,10 +1,10 @@
-"""Consumers of several queues as one program: it notes what it receives and settles, and may be killed at any time.
+"""Consumers of several queues as one program: it notes each message that it receives and settles.
 
     python -m tests.queue.mixed_program '{"keys": {…}, "queues": ["…"], "notes": "…", "die": "committed", "after": 2}'
 
-`received` is noted before anything is done with a message; `acked` and `given-back` once the broker has confirmed it.
-What is done with a message, its number decides: some are held for so long that they are kept alive, some are extended,
-some nacked, some rejected. With `"die"` the process kills itself at a crash point, as `tests.queue.program` does.
+`received` is noted before the message is handled; `acked` and `given-back` once the broker has confirmed it. A
+message's number decides how it is handled: some are held so long that they are kept alive, some are extended, nacked or
+rejected. With `"die"` the process kills itself at a crash point, as `tests.queue.program` does.
 """
 
 import faulthandler
@@ -23,7 +23,7 @@ from thresher.observe.logs import LogFormat, configure_logging
 from thresher.queue import MarkerUnknown, Message, QueueConsumer, QueueService
 
 THREADS = 3
-# Longer than half of the redelivery time-out, after which a message is kept alive.
+# Longer than half of the redelivery time-out, when a message is kept alive.
 HELD_SECONDS = 3.0
 NACKED_SECONDS = 0.5
 
@@ -40,11 +40,11 @@ class Working:
         self._received = 0
 
     def note(self, *words: object) -> None:
-        """Write a line at once: it is there, whole, even if the process is killed."""
+        """Write a line without buffering: it is complete even if the process is killed."""
         os.write(self._notes, " ".join(map(str, words)).encode() + b"\n")
 
     def work(self, consumer: QueueConsumer) -> None:
-        """Receive and settle until the end."""
+        """Receive and settle messages until the program stops."""
         try:
             while not self.stop.is_set():
                 if (message := consumer.receive(0.2)) is not None:
@@ -60,7 +60,7 @@ class Working:
     def _settle(self, message: Message) -> None:
         number = int(identity_of(message.payload).rpartition("/")[2])
         try:
-            # One that comes again is acked: else it would come for ever.
+            # A redelivered message is acked: otherwise it would be redelivered for ever.
             match number % 50 if message.delivery_count == 1 else None:
                 case 0:
                     self.stop.wait(HELD_SECONDS)

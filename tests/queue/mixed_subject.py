@@ -22,9 +22,9 @@ from thresher.devstack.stack import Stack
 from thresher.queue.wire.marker import MarkerType, MessageId
 
 QUEUES = ("orders", "mails", "grüße")
-# Nobody consumes it: its records are passed.
+# A queue without consumers: the other queues' offsets pass its records.
 OTHER = "other"
-# Time-outs that are passed within a few seconds: of the session, and of a message, which is kept alive at half of it.
+# Short time-outs, of the session and of a message, which is kept alive at half of its time-out.
 KEYS: Mapping[str, Any] = {
     "redelivery-timeout": 4_000,
     "consumer-max-messages-per-commit": 50,
@@ -47,12 +47,12 @@ _KINDS: Kinds = {
 
 
 def queue_kinds(nodes: int = 1) -> Kinds:
-    """Return every kind of fault that queues meet on so many nodes."""
+    """Return every kind of fault that queues meet on this many nodes."""
     return {**_KINDS, **broker_kinds(nodes, groups=True)}
 
 
 class QueueAdministrator:
-    """Adds partitions, and has Starts refused that would be large."""
+    """Adds partitions, and lowers the size limit so that large Starts are refused."""
 
     def __init__(self, topics: QueueTopics, load: QueueLoad, *, agenda: Agenda) -> None:
         self._topics, self._load, self._agenda = topics, load, agenda
@@ -67,7 +67,7 @@ class QueueAdministrator:
         self._raise(self._topics.config.marker_topic)
 
     def limit_lowered(self, seconds: float) -> None:
-        """Have large messages become dead letters."""
+        """Lower the limit of the marker topic, so that large messages become dead letters."""
         topic = self._topics.config.marker_topic
         usual = int(self._topics.admin.topic_config(topic)["max.message.bytes"])
         self._agenda.later(seconds, "limit", lambda: self._guard.limit(topic, max(usual, 2 * LARGE_BYTES)))
@@ -85,16 +85,16 @@ PARTS: tuple[type, ...] = (Consumers, QueueAdministrator)
 
 
 class MixedQueues(MixedSubject):
-    """A few queues, each with several consumers, and one that nobody consumes."""
+    """A few queues, each with several consumers, and one without consumers."""
 
     def __init__(self, *, rate: float) -> None:
         self._rate = rate
         self._passed = 0
 
     def broker(self, *ways: int) -> KafkaOptions:
-        # A broker that was stopped for longer than its own controller bears is removed, and the groups that it
-        # coordinated are answered by nobody until it is started anew (seen with Kafka 4.2.1). So this is longer than
-        # any pause. Not longer: a broker that was killed is not taken back before that.
+        # The controller removes a broker that was stopped for longer than this. Then no broker answers for the groups
+        # that it coordinated, until it is restarted (seen with Kafka 4.2.1). So this is longer than any pause. It is
+        # not much longer, because a killed broker cannot rejoin before this time.
         return proxied_broker(*ways, properties={"broker.session.timeout.ms": "20000"})
 
     def prepare(self, stack: Stack, bootstrap: str, directory: Path) -> None:
@@ -147,9 +147,9 @@ class MixedQueues(MixedSubject):
             return False
 
     def _stand(self) -> tuple[int, int]:
-        """Return how many records wait for all groups, and how many were passed."""
+        """Return how many records wait, over all groups, and how many were passed."""
         passed = sum(sum(self._topics.offsets(each.encode(), _ANSWER_SECONDS).values()) for each in QUEUES)
-        # Later than the offsets, so that none of them is past an end.
+        # Read after the offsets, so that no offset is beyond an end.
         return sum(self._topics.ends().values()) * len(QUEUES) - passed, passed
 
     def circumstances(self) -> str:
@@ -159,11 +159,11 @@ class MixedQueues(MixedSubject):
             return f"the broker does not answer: {error}"
 
     def heal(self) -> None:
-        """Brokers are all the servers there are."""
+        """Do nothing: the brokers are the only servers."""
 
     # The end
 
-    def verdict(self, *, everything: bool = False) -> QueueVerdict:  # noqa: ARG002 - no reader gets one again
+    def verdict(self, *, everything: bool = False) -> QueueVerdict:  # noqa: ARG002 - no reader may get a repeat
         eventually(self._topics.is_stable, _STABLE_SECONDS, self.circumstances)
         self._markers = self._topics.markers()
         config = self._topics.config
@@ -187,7 +187,7 @@ class MixedQueues(MixedSubject):
         return [f"nobody's marker: {each}" for each in strays[:5]]
 
     def figures(self) -> dict[str, int]:
-        """Return how much there was of everything, and of each fault."""
+        """Return the counts of messages and of each fault."""
         ends = sum(each.marker.type is MarkerType.END for each in self._markers)
         starts = sum(each.marker.type is MarkerType.START for each in self._markers)
         sent, confirmed, refused = self._load.sent, self._load.confirmed, self._load.refused
@@ -232,7 +232,7 @@ class MixedQueues(MixedSubject):
         )
 
     def _read_notes(self) -> dict[str, list[tuple[MessageId, str]]]:
-        """Return what programs have noted, by the first word of a line."""
+        """Return the programs' notes, by the first word of a line."""
         found: dict[str, list[tuple[MessageId, str]]] = {"received": [], "acked": [], "given-back": [], "unknown": []}
         for notes in self._directory.glob("notes-*"):
             for line in notes.read_text().splitlines():

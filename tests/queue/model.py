@@ -1,15 +1,15 @@
-"""A model of Kafka and of the shell around the hand-off, in which anything may stop anywhere.
+"""A model of Kafka and of the code around the hand-off. Any part may stop at any step.
 
-1. A partition holds records of several queues, and gaps. Retention may remove its first ones. Some records of ours have
-   a Start that the broker refuses.
-2. A transaction is committed as a whole or not at all. The answer of a commit may be lost: the commit was done, or was
-   not, or arrives later, but never after its producer was renewed or the transaction's time-out has ended it.
-3. The group's generation rises with each rebalance, at the broker at once. A member hears of it when it polls: between
-   batches, and whenever it waits. Until then it goes on, and the broker refuses its offsets.
+1. A partition holds records of several queues, and gaps. Retention may remove its first records. The broker refuses the
+   Starts of some records of our queue.
+2. A transaction is committed as a whole or not at all. The answer to a commit may be lost: the commit was done, or not,
+   or arrives later. It never arrives after its producer was replaced or the time-out has ended the transaction.
+3. The group's generation rises with each rebalance, at the broker at once. A member learns of it when it polls: between
+   batches, and while it waits. Until then it goes on, and the broker refuses its offsets.
 4. A member that is given partitions begins at the group's offsets, once no transaction with offsets in them is open.
-5. The tracker redelivers a message that was started, and that no living member has delivered.
+5. The tracker redelivers a started message that no living member holds.
 
-What happens is judged as it happens: `AssertionError` where a promise of the hand-off is broken.
+Each event is judged at once: a broken promise of the hand-off raises `AssertionError`.
 """
 
 import itertools
@@ -55,7 +55,7 @@ from thresher.queue.hand_off.protocol import (
 from thresher.queue.wire.marker import MessageId
 from thresher.queue.wire.record import Record
 
-# How often a step fails, how often a poll comes with a rebalance, and how often a wait goes on.
+# The probabilities that a step fails, that a commit fails, and that a poll brings a rebalance.
 FAULT, COMMIT_FAULT, REBALANCE = 0.06, 0.25, 0.05
 # The step is not done yet.
 _NOT_YET = object()
@@ -63,11 +63,11 @@ _NOT_YET = object()
 
 @dataclass(eq=False)
 class Member:
-    """One process: a member of the group, its producer, and the hand-off of the moment."""
+    """One process: a member of the group, its producer, and its current hand-off."""
 
     number: int
     intake: Intake
-    # That of its metadata, taken when partitions came; None while it has none.
+    # The generation of its group metadata, from the last assignment; None while it has no partitions.
     generation: int | None = None
     # Raised by each change of its partitions.
     epoch: int = 0
@@ -78,13 +78,13 @@ class Member:
     transaction: Transaction | None = None
     written: Batch | None = None
     name: str = ""
-    # Its offsets were found under their name: it must be delivered.
+    # The batch's name was found in the group's offsets: the batch must be delivered.
     owed: bool = False
     held: set[MessageId] = field(default_factory=set)
 
 
 class World:
-    """Everything, and what may happen to it."""
+    """The whole model and all its events."""
 
     def __init__(self, *, once: bool, most_skipped: int) -> None:
         self.once, self.most_skipped = once, most_skipped
@@ -94,7 +94,7 @@ class World:
         self.ended: set[MessageId] = set()
         self._numbers, self._names, self._sent = itertools.count(1), itertools.count(1), itertools.count(1)
 
-    # What surrounds the members
+    # Events outside of the members
 
     def send(self, partition: int, nature: int) -> None:
         self.broker.logs[partition].append(Sent(nature, next(self._sent)))
@@ -103,25 +103,25 @@ class World:
         self.members.append(Member(next(self._numbers), self._intake()))
 
     def rebalance(self, luck: random.Random) -> None:
-        """Give every partition to some member."""
+        """Assign every partition to a random member."""
         self.broker.generation += 1
         if self.members:
             self.broker.owners = {each: luck.choice(self.members).number for each in range(PARTITIONS)}
 
     def kill(self, member: Member) -> None:
-        """End a process. Its commit may be on the way."""
+        """End a process. A commit that it sent may still arrive."""
         if isinstance(member.due, Commit) and member.transaction is self.broker.open.get(member.number):
             assert member.transaction is not None
             member.transaction.ending = True
         self.members.remove(member)
 
     def end_transaction(self, choice: int, *, arrives: bool) -> None:
-        """Have a commit arrive that was on the way, or the time-out end its transaction."""
+        """Let a commit that was sent arrive, or let the time-out end its transaction."""
         producer, transaction = list(self.broker.open.items())[choice % len(self.broker.open)]
         self.broker.end(producer, commit=transaction.ending and arrives)
 
     def remove(self, partition: int, records: int) -> None:
-        """Have retention remove a partition's first records, read or not."""
+        """Let retention remove a partition's first records, whether they were read or not."""
         broker = self.broker
         broker.first[partition] = min(broker.first[partition] + records, len(broker.logs[partition]))
 
@@ -130,7 +130,7 @@ class World:
         member.held.clear()
 
     def redeliver(self, partition: int) -> bool:
-        """Have the tracker redeliver a message that nobody keeps alive, and return whether there was one."""
+        """Let the tracker redeliver a message that no member keeps alive; return whether there was one."""
         kept = {place for member in self.members for place in member.held}
         for place in self.broker.starts:
             if place not in self.ended and place not in kept:
@@ -142,7 +142,7 @@ class World:
     # A member's step
 
     def step(self, member: Member, luck: random.Random) -> None:
-        """Go on by one effect, or look for a batch. The group may be rebalanced in the middle of a transaction."""
+        """Do one effect, or look for a batch. The group may be rebalanced in the middle of a transaction."""
         if luck.random() < REBALANCE / 2:
             self.rebalance(luck)
         if member.steps is None:
@@ -161,13 +161,13 @@ class World:
         try:
             member.due = member.steps.send(answer)
         except StopIteration as end:
-            assert not member.owed, "a batch was committed, was found to be, and was not delivered"
+            assert not member.owed, "a batch that was found to be committed was not delivered"
             member.steps = member.due = None
             if end.value is Outcome.GIVEN_UP and member.epoch == member.began:
                 self._join_again(member, luck)
 
     def _join_again(self, member: Member, luck: random.Random) -> None:
-        """Begin a new membership, as the shell does."""
+        """Begin a new membership, as the real code does."""
         member.intake, member.generation = self._intake(), None
         member.epoch += 1
         self.broker.open.pop(member.number, None)
@@ -204,7 +204,7 @@ class World:
         raise AssertionError(f"{effect} writes nothing")
 
     def _begin(self, member: Member, luck: random.Random) -> Uncertain | None:
-        assert not member.owed, "a batch was committed, was found to be, and is tried again"
+        assert not member.owed, "a batch that was found to be committed is tried again"
         assert member.number not in self.broker.open, "a transaction was begun before the last was ended"
         member.transaction, member.name = None, "no name yet"
         if (answer := self._uncertain(luck)) is None:
@@ -212,7 +212,7 @@ class World:
         return answer
 
     def _flush(self, member: Member, luck: random.Random) -> Refused | Uncertain | None:
-        """Write what was queued. Without a transaction, each record is there at once."""
+        """Write the queued records. Without a transaction, each record is visible at once."""
         batch = member.written
         assert batch is not None
         places = [record.message_id for record in batch.records]
@@ -283,7 +283,7 @@ class World:
         for record in batch.records:
             place = record.message_id
             if batch.dead_reason is not None:
-                assert self.broker.dead[place], f"{place} is said to be a dead letter, and is not"
+                assert self.broker.dead[place], f"{place} counts as a dead letter, and is none"
                 continue
             assert self.broker.starts[place], f"{place} was delivered, and its Start is not committed"
             self.delivered[place] += 1
@@ -292,7 +292,7 @@ class World:
                 member.held.add(place)
 
     def _serve(self, member: Member, luck: random.Random) -> None:
-        """Do what a poll does for the group: partitions go, and come. The group may be rebalanced just now."""
+        """Do a poll's work for the group: revoke and assign partitions. The group may be rebalanced meanwhile."""
         broker = self.broker
         if luck.random() < REBALANCE:
             self.rebalance(luck)
@@ -346,7 +346,7 @@ class World:
     # The end
 
     def drain(self, luck: random.Random) -> None:
-        """Have the faults end: a fresh member takes over, and the tracker redelivers until nothing is left."""
+        """End the faults: a new member takes over, and the tracker redelivers until no message is left."""
         self.members.clear()
         for producer in list(self.broker.open):
             self.broker.end(producer, commit=False)
@@ -370,7 +370,7 @@ class World:
         )
 
     def judge_at_rest(self) -> None:
-        """Every record is started or dead, and every message was processed or is dead."""
+        """Check that every record is started or dead, and that every message was processed or is dead."""
         done = set()
         numbers = set()
         for partition, log in self.broker.logs.items():
@@ -388,7 +388,7 @@ class World:
 
 
 def _last(log: list[Sent]) -> int:
-    """The offset behind the last record that a consumer gets."""
+    """The offset after the last record that a consumer gets."""
     return next((offset + 1 for offset in range(len(log) - 1, -1, -1) if log[offset].nature != GAP), 0)
 
 

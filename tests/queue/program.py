@@ -1,10 +1,10 @@
-"""A consumer as a program of its own: it receives, notes what it received, acks, and dies where it is told to.
+"""A consumer as a program: it receives messages, notes and acks them, and kills itself at a given point.
 
     python -m tests.queue.program '{"keys": {…}, "queue": "…", "notes": "…", "die": "committed", "after": 2}'
 
-The clients are the real ones; the transactional one kills its process, without warning, at the point that is named:
-`polled`, `started`, `offsets`, `committed` by its calls; `working` and `acked` by the application's own. With `"stop"`
-in the place of `"die"` the process is stopped there, until somebody lets it go on.
+The clients are the real ones. The transactional client kills its process at the points `polled`, `started`, `offsets`
+and `committed`, in its own calls; the application does so at `working` and `acked`. With `"stop"` instead of `"die"`,
+the process stops there until it gets SIGCONT.
 """
 
 import json
@@ -25,7 +25,7 @@ POINTS = ("polled", "started", "offsets", "committed", "working", "acked")
 
 
 class Dying(KafkaClients):
-    """Kills or stops its process at a point of a transaction, the nth time that one with records gets there."""
+    """Kills or stops its process at a point, in the nth transaction with records."""
 
     def __init__(self, point: str | None, after: int, kind: signal.Signals) -> None:
         self.point, self.left, self.kind, self.records = point, after, kind, False
@@ -44,7 +44,7 @@ class Dying(KafkaClients):
             produce(records)
 
         made.produce = produced  # type: ignore[method-assign]
-        # Where a call has returned: `begin` is the first thing that is done with records that were polled.
+        # The point comes after the call: `begin` is the first call for polled records.
         for name, point in (("flush", "started"), ("send_offsets", "offsets"), ("commit", "committed")):
             setattr(made, name, self._dying(getattr(made, name), point))
         begin = made.begin

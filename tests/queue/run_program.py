@@ -1,7 +1,7 @@
 """A program whose handlers never return, over a queue in memory.
 
-It is told where handlers run, `threads` or `asyncio`, and how they hang. It says "handling" for each message that a
-handler has. When signals end its run, it says "given back" for each message that is redelivered, with its count.
+Its arguments say where handlers run, `threads` or `asyncio`, and how they hang. It prints "handling" for each message
+that a handler gets. After signals end its run, it prints "given back" for each redelivered message, with its count.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ async def run_in_loop(memory: MemoryQueueService, hang: str) -> None:
 
 
 def main(where: str, hang: str) -> None:
-    # A thread of the application's own, which may get signals too.
+    # Another thread of the application, which may receive signals too.
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     with MemoryQueueService() as memory:
         queue = memory.queue("jobs")

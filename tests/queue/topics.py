@@ -1,4 +1,4 @@
-"""A pair of topics of a test, and what is in them: the messages, their markers, and whether both keep the promise."""
+"""A test's message topic and marker topic, their contents, and the verdict on them."""
 
 import itertools
 import time
@@ -21,12 +21,12 @@ from thresher.queue.wire.marker import MarkerType, MessageId, decode
 
 
 class QueueTopics:
-    """Topics of their own, made at once."""
+    """A message topic and a marker topic, created at once."""
 
     def __init__(
         self, bootstrap: str, *, partitions: int = 3, marker_partitions: int = 2, direct: str | None = None, **keys: Any
     ) -> None:
-        """`direct` is the way to the broker for the test's own eyes, where `bootstrap` leads through a proxy."""
+        """`direct` is the broker's address for the test's own reads, if `bootstrap` leads through a proxy."""
         name = uuid.uuid4().hex[:12]
         given = {"bootstrap-servers": bootstrap, "message-topic": f"{name}-messages", "marker-topic": f"{name}-markers"}
         self.config: QueueConfig = configured({**given, **keys})
@@ -37,7 +37,7 @@ class QueueTopics:
             assert not topic.problems, topic
 
     def configure(self, topic: str, **settings: str) -> None:
-        """Change settings of a topic; a name has underscores here."""
+        """Change settings of a topic; names have underscores in the place of dots."""
         entries = [
             ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
             for name, value in settings.items()
@@ -47,7 +47,7 @@ class QueueTopics:
             future.result(30)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Have a topic have so many partitions, and wait until the broker says so."""
+        """Raise a topic's number of partitions, and wait until the broker shows it."""
         for future in self.admin.client.create_partitions([NewPartitions(topic, partitions)]).values():
             future.result(30)
         eventually(lambda: getattr(self.admin.topic(topic), "partitions", 0) == partitions, 30.0)
@@ -74,7 +74,7 @@ class QueueTopics:
         ]
 
     def _contents_of(self, topic: str, partition: int) -> list[tuple[int, bytes]]:
-        """Return a partition's records. Of one that was just added, the broker's answers may differ at first."""
+        """Return a partition's records. For a new partition, the broker's first answers may differ: then try again."""
         for tries in itertools.count(1):
             try:
                 with CommittedTail(topic, partition, self.eyes) as tail:
@@ -94,7 +94,7 @@ class QueueTopics:
         return {each.marker.message_id for each in self.markers(queue) if each.marker.type is MarkerType.END}
 
     def offsets(self, queue: bytes, timeout_seconds: float = 60.0) -> dict[int, int]:
-        """Return the group's offsets. An open transaction with some of them is waited for."""
+        """Return the group's offsets, once no open transaction holds any of them."""
         facts = self.admin.topic(self.config.message_topic)
         assert facts is not None
         found = group_offsets(
@@ -107,21 +107,21 @@ class QueueTopics:
         return {partition: each.offset for partition, each in found.items()}
 
     def ends(self) -> dict[int, int]:
-        """Return the end of each partition of the messages."""
+        """Return the end offset of each partition of the message topic."""
         facts = self.admin.topic(self.config.message_topic)
         assert facts is not None
         found = partition_ends(self.admin.client, self.config.message_topic, range(facts.partitions))
         return {partition: end.high for partition, end in found.items()}
 
     def is_stable(self) -> bool:
-        """Whether no transaction is open on the markers: one hides those behind it, of all queues."""
+        """Whether no transaction is open on the marker topic: it would hide the markers behind it, of all queues."""
         facts = self.admin.topic(self.config.marker_topic)
         assert facts is not None
         ends = partition_ends(self.admin.client, self.config.marker_topic, range(facts.partitions))
         return all(end.stable == end.high for end in ends.values())
 
     def told(self, queue: bytes) -> str:
-        """Return how a queue stands, for a failure's message."""
+        """Return the state of a queue, for a failure's message."""
         (group,) = self.admin.client.describe_consumer_groups([group_of(queue)], request_timeout=30).values()
         found = group.result()
         members = [
@@ -135,7 +135,7 @@ class QueueTopics:
         )
 
     def verdict(self, queue: bytes, sent: set[MessageId]) -> list[str]:
-        """Return what contradicts the promise: none committed without a Start, none started twice."""
+        """Return the broken promises: an offset committed without a Start, or a message started twice."""
         messages = {place: str(place) for place in sent}
         held = Held(messages=messages, markers=self.markers(queue), offsets=self.offsets(queue))
         found = judge_markers(held, redelivery_ms=self.config.redelivery_timeout)

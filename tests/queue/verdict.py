@@ -1,11 +1,11 @@
-"""The verdict on a queue: what the broker holds against what producers and consumers were told. Pure.
+"""The verdict on a queue: the broker's records compared with the answers that producers and consumers got. Pure.
 
-1. Lost: a message that was confirmed and is not in the log; one that the group's offset has passed without a Start or a
-   dead letter; an ack that was confirmed and has no End.
-2. Doubled: a message with several Starts or dead letters; one that was delivered twice; one that was sent once and is
-   in the log twice.
-3. Phantom: a Start, a dead letter or a delivery of what is not in the log; a message that was refused and is there.
-4. Premature: a delivery whose Start is not committed; a Start behind the group's offset.
+1. Lost: a confirmed message that is not in the log; a message that the group's offset has passed without a Start or a
+   dead letter; a confirmed ack without an End.
+2. Doubled: a message with several Starts or dead letters; a message that was delivered twice; a message that was sent
+   once and is in the log twice.
+3. Phantom: a Start, a dead letter or a delivery without a message in the log; a refused message that is in the log.
+4. Premature: a delivery whose Start is not committed; a Start of a message that the group's offset has not passed.
 5. Misplaced: a marker that is not in the partition of its Start, or before it, or behind the one that settled the
    message.
 6. Waiting: a message without a Start that no offset has passed.
@@ -23,7 +23,7 @@ _EXAMPLES = 5
 
 
 def payload_of(identity: str, size: int = 0) -> bytes:
-    """Return what a message with this identity is sent with. What fills it cannot be compressed."""
+    """Return the payload of a message with this identity, filled up with bytes that cannot be compressed."""
     return identity.encode() + (b"." + os.urandom(size) if size else b"")
 
 
@@ -34,7 +34,7 @@ def identity_of(payload: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A marker, where it lies."""
+    """A marker and its offset."""
 
     partition: int
     offset: int
@@ -43,7 +43,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What the broker holds of one queue. A message is known by what it was sent with, its identity."""
+    """The broker's records of one queue. A message is known by the identity in its payload."""
 
     messages: Mapping[MessageId, str]
     markers: Sequence[Placed]
@@ -53,7 +53,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the clients of one queue know: sends by identity, deliveries, and settlements that were confirmed."""
+    """The clients' knowledge of one queue: sends by identity, deliveries, and confirmed settlements."""
 
     confirmed: Mapping[str, MessageId]
     unknown: frozenset[str] = frozenset()
@@ -65,14 +65,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueVerdict:
-    """How many of each fault there are, and lines that tell of some."""
+    """The number of each kind of fault, and lines about some of them."""
 
     counts: Mapping[str, int]
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, found: Iterable[tuple[str, str]], kinds: Sequence[str] = FAULTS) -> "QueueVerdict":
-        """Return the verdict with these faults, each of one of the kinds, of any number of queues."""
+        """Return the verdict with these faults, of any number of queues."""
         lines: dict[str, list[str]] = {fault: [] for fault in kinds}
         for fault, line in found:
             lines[fault].append(line)
@@ -83,7 +83,7 @@ class QueueVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no fault was found."""
         return not any(self.counts.values())
 
     def line(self) -> str:
@@ -92,7 +92,7 @@ class QueueVerdict:
 
 
 def judge(held: Held, told: Told, *, redelivery_ms: int) -> Iterator[tuple[str, str]]:
-    """Yield the name of each fault, and a line that tells of it."""
+    """Yield the kind of each fault, and a line about it."""
     yield from _sends(held, told)
     yield from judge_markers(held, redelivery_ms=redelivery_ms)
     yield from _deliveries(held, told)
@@ -100,7 +100,7 @@ def judge(held: Held, told: Told, *, redelivery_ms: int) -> Iterator[tuple[str, 
 
 
 def judge_markers(held: Held, *, redelivery_ms: int) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with what the broker holds, whatever its clients were told."""
+    """Yield the faults that the broker's records show by themselves, without the clients' knowledge."""
     starts = [each for each in held.markers if each.marker.type is MarkerType.START]
     yield from _passed(held, Counter(each.marker.message_id for each in starts))
     for start in starts:
@@ -132,7 +132,7 @@ def _passed(held: Held, started: Counter[MessageId]) -> Iterator[tuple[str, str]
             elif started[place] and not passed:
                 yield "premature", f"{identity} at {place} was started, and the group's offset is before it"
             elif not started[place] and passed and dead[identity]:
-                # Dead letters are known by their messages alone, of which the log may have several.
+                # A dead letter shows only its message's identity, which may be in the log several times.
                 dead[identity] -= 1
             elif not started[place]:
                 yield (
@@ -195,7 +195,7 @@ def _settlements(held: Held, told: Told, redelivery_ms: int) -> Iterator[tuple[s
 
 
 def _settles(marker: Marker, redelivery_ms: int) -> bool:
-    """Whether nothing may follow a marker. A KeepAlive leaves a message at least the redelivery time-out."""
+    """Whether a marker settles its message. A KeepAlive with less than the redelivery time-out is a nack or reject."""
     if marker.type is MarkerType.KEEPALIVE:
         return marker.redeliver_after_ms < redelivery_ms
     return marker.type is MarkerType.END

@@ -1,4 +1,4 @@
-"""Rows and writers for a relay whose database is shaken, and what has to become of them."""
+"""Rows and writers for a relay whose database fails, and checks of what readers got."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from tests.relay.load import Load, judged
 from tests.relay.relaying import Place, Relaying
 from thresher.outbox import Message
 
-# Seen: 3 s until a relay is back after its database is; 12 s on a machine with much else to do.
+# Seen: 3 s from the return of the database to that of the relay; 12 s on a busy machine.
 BACK_SECONDS = 65.0
 
 
@@ -17,7 +17,7 @@ def rows(topic: str, numbers: range) -> list[Message]:
 
 
 def once_in_order(at: Place, count: int, *topics: str) -> list[int]:
-    """Read so many records and no more, and see that numbers rise within each key; return all numbers, sorted."""
+    """Read exactly `count` records, and check that numbers rise within each key; return all numbers, sorted."""
     found = at.read(count, *topics, seconds=BACK_SECONDS)
     for key in {message.key() for message in found}:
         numbers = [int(message.value() or 0) for message in found if message.key() == key]
@@ -26,12 +26,12 @@ def once_in_order(at: Place, count: int, *topics: str) -> list[int]:
 
 
 def writers(at: Place, directory: Path, **changes: Any) -> Load:
-    """Return writers that share keys and roll some transactions back, until the end of the block."""
+    """Return a load whose writers share keys and roll some transactions back, until the end of the block."""
     return Load(at, directory, **{"keys": 30, "rate": 300.0, "patience_seconds": 60.0, **changes})
 
 
 def require_good(at: Place, *loads: Load) -> str:
-    """Hold what was read against what was written; return the verdict, which is good."""
+    """Compare the records that were read with the rows that were written; return the verdict, or fail."""
     verdict = judged(at, [load.history for load in loads])
     assert verdict.ok, (verdict.line(), verdict.examples)
     assert verdict.committed > 200
@@ -40,7 +40,7 @@ def require_good(at: Place, *loads: Load) -> str:
 
 
 def moves(at: Place, relaying: Relaying, seconds: float = BACK_SECONDS) -> None:
-    """Wait until there are rows, and these are gone."""
+    """Wait until rows are there, and then until these rows are gone."""
     newest: list[int] = []
 
     def there() -> bool:

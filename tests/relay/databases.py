@@ -1,4 +1,4 @@
-"""Postgres servers of a test's own: to be stopped, copied, put back and promoted, which the run's one must not be."""
+"""Postgres servers for one test: it may stop, copy, restore and promote them, unlike the run's shared server."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ from thresher.devstack.server import run_tool
 
 @contextmanager
 def own_postgres(**settings: str) -> Iterator[Postgres]:
-    """Give a running server with an empty data directory; everything is removed at the end."""
+    """Yield a running server with an empty data directory; everything is removed at the end."""
     directory = open_directory()
     server = Postgres(directory / "postgres", PostgresOptions(durable=False, settings=settings), sweep=False)
     try:
@@ -29,7 +29,7 @@ def own_postgres(**settings: str) -> Iterator[Postgres]:
 
 @contextmanager
 def standby_of(primary: Postgres) -> Iterator[Postgres]:
-    """Give a hot standby that follows; everything of its own is removed at the end."""
+    """Yield a hot standby of the primary; its files are removed at the end."""
     directory = open_directory()
     options = PostgresOptions(durable=False, settings={"primary_conninfo": primary.dsn(), "hot_standby": "on"})
     standby = Postgres(directory / "postgres", options, sweep=False)
@@ -70,5 +70,5 @@ def copy_data(source: Path, target: Path) -> None:
 
 
 def data_of(server: Postgres) -> Path:
-    """Return where its data is."""
+    """Return the server's data directory."""
     return server._data

@@ -1,4 +1,4 @@
-"""Where a dispatcher is tested: an outbox, a topic, and what is in both."""
+"""The place of a dispatcher's test: an outbox, a topic, and the contents of both."""
 
 import uuid
 from collections import Counter

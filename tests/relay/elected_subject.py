@@ -1,7 +1,7 @@
 """Relays that are elected by NELI, with default time-outs, as the subject of a random soak.
 
-One is a `Harvest`, the next is `thresher run`. Beside all that happens to a relay, their group is stormed and denied,
-and their leader topic is deleted.
+Every second one is `thresher run`, the others are a `Harvest`. Besides the faults of a relay, foreign members join and
+leave their group, the group is denied, and their leader topic is deleted.
 """
 
 import threading
@@ -32,7 +32,7 @@ _ELECTION_KINDS: Kinds = {
     "pause-family": (3, pausing),
     "storm": (2, lasting(3, 15)),
     "leader-topic-deleted": (2, nothing),
-    # Less than what refused members bear.
+    # Shorter than the grace of members that are refused.
     "group-denied": (1, lasting(1, 20)),
 }
 _STAY_SECONDS, _GAP_SECONDS = 0.7, 0.3
@@ -40,12 +40,12 @@ _PATIENCE_SECONDS = 5.0
 
 
 def elected_kinds(nodes: int = 1) -> Kinds:
-    """Return every kind of fault that elected relays meet on so many nodes."""
+    """Return every kind of fault that elected relays meet on this many nodes."""
     return {**relay_kinds(nodes), **broker_kinds(nodes, groups=True), **_ELECTION_KINDS}
 
 
 class ElectionFaults:
-    """What happens to the election."""
+    """The faults of the election."""
 
     def __init__(self, kafka: Kafka, *, agenda: Agenda) -> None:
         self._kafka, self._agenda = kafka, agenda
@@ -53,7 +53,7 @@ class ElectionFaults:
         self._guard = Guard(kafka.bootstrap, patience_seconds=_PATIENCE_SECONDS)
 
     def storm(self, seconds: float) -> None:
-        """Have members that know nothing of leadership join and leave, about every second."""
+        """Let foreign members join and leave the group, about once a second."""
         over = time.monotonic() + seconds
         for _ in range(2):
             threading.Thread(target=self._come_and_go, args=(over,), daemon=True).start()
@@ -81,10 +81,10 @@ class ElectionFaults:
 
 
 class ElectedRelay(MixedRelay):
-    """Two relays or more, of which one leads."""
+    """At least two relays, one of which leads."""
 
     def program(self, **settings: Any) -> Program:
-        # A family that is killed as a whole leaves nobody to remove its files: they go with the scene's.
+        # When all processes of a relay are killed, none removes its files: they are removed with the scene's directory.
         program = super().program(**{"election": "neli", **settings})
         return program.changed(variables={"TMPDIR": str(self._directory)})
 

@@ -1,4 +1,4 @@
-"""Clients of a caller's own, as shards make them: they leave a mark."""
+"""Client factories of a caller's own, which shards use. Their clients add a header to records."""
 
 from typing import Any
 

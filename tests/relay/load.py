@@ -1,4 +1,4 @@
-"""Writers on an outbox while a relay is at work, and the verdict on what became of their rows."""
+"""Writers on an outbox while a relay works, and the verdict on their rows."""
 
 import secrets
 import threading
@@ -17,12 +17,12 @@ from thresher.testing.history import read_history
 from thresher.testing.pump import Fleet, Plan, Tally
 from thresher.testing.reading import read_topics, rows_held
 
-# Writers have this long for a transaction that waits.
+# The time for writers to finish a transaction that waits.
 _STOP_SECONDS = 120.0
 
 
 class Loaded(Protocol):
-    """An outbox that can be written to, and the topic that its rows are for."""
+    """An outbox to write to, and the topic of its rows."""
 
     dsn: str
     stack: Stack
@@ -30,11 +30,11 @@ class Loaded(Protocol):
     topic: str
 
     def pending(self) -> int:
-        """How many rows wait."""
+        """Return the number of pending rows."""
 
 
 class Load:
-    """A load until it is ended. A context manager: leaving it ends it."""
+    """Writes until it is stopped. A context manager: leaving it stops it."""
 
     def __init__(self, place: Loaded, directory: Path, **plan: Any) -> None:
         run = secrets.token_hex(4)
@@ -70,11 +70,11 @@ class Load:
     def _run(self) -> None:
         try:
             self._tally = self._fleet.run()
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever ends the load
+        except BaseException as error:  # noqa: BLE001 - raised again when the load ends
             self._error = error
 
     def stop(self) -> None:
-        """Stop writing. Harmless the second time."""
+        """Stop writing. Idempotent."""
         self._fleet.stop()
         self._thread.join(_STOP_SECONDS)
 
@@ -84,26 +84,26 @@ class Load:
         assert self.tally.rows, "nothing was written"
 
     def end(self, seconds: float = 120.0) -> None:
-        """Stop writing, and wait until nothing is left in the outbox."""
+        """Stop writing, and wait until the outbox has no pending rows."""
         self.stop()
         eventually(lambda: self._place.pending() == 0, seconds, lambda: f"{self._place.pending()} rows are left")
 
     @property
     def tally(self) -> Tally:
-        """What was written, once the load has ended."""
+        """The counts of what was written, once the load has ended."""
         if self._tally is None:
             raise AssertionError("the load has not ended, or ended with an error") from self._error
         return self._tally
 
     def verdict(self, *, everything: bool = False) -> Verdict:
-        """Hold what readers of committed records get, and what the database still has, against what was written.
+        """Compare what was written with the records of readers of committed records, and with the database.
 
-        `everything`: what readers of all records get, who may get one again, directly behind itself within its key.
+        `everything`: with those of readers of all records. There, a record may repeat, before the next of its key.
         """
         return judged(self._place, [self.history], topics=self.plan.topic_names, everything=everything)
 
     def require_clean(self, least: int, *, everything: bool = False) -> Verdict:
-        """See that every row arrived once, in order, that none is dead, and that so many were written at least."""
+        """Check that every row arrived once, in order, that none is dead, and that at least `least` were written."""
         verdict = self.verdict(everything=everything)
         assert verdict.ok, (verdict.line(), verdict.examples)
         assert not verdict.dead
@@ -114,7 +114,7 @@ class Load:
 def judged(
     place: Loaded, histories: Iterable[Path], *, topics: Sequence[str] = (), everything: bool = False
 ) -> Verdict:
-    """Hold what readers get, and what the database still has, against all that these histories say was written."""
+    """Compare what these histories say was written with the records of readers, and with the database."""
     with psycopg.connect(place.dsn, autocommit=True) as connection:
         held = rows_held(connection, place.table)
     reads = read_topics(place.stack.kafka.bootstrap, topics or [place.topic], uncommitted=everything)

@@ -1,4 +1,4 @@
-"""An outbox whose topics are shared by locks, and workers on it in threads of the test's own process."""
+"""An outbox whose topics are shared by locks, and workers on it, as threads of the test process."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _HELD: dict[CrashPoint, "Hold"] = {}
 
 
 def reached(point: CrashPoint, _: int, rows: list[int]) -> None:
-    """Note a crash point, and wait there with rows in flight if somebody asked for that."""
+    """Note a crash point; wait there if the test holds a worker at it."""
     with _LOCK:
         _SEEN.append((point, rows))
         hold = _HELD.get(point)
@@ -38,17 +38,17 @@ def reached(point: CrashPoint, _: int, rows: list[int]) -> None:
 
 
 class Hold:
-    """A worker that stands at a crash point until it is let go."""
+    """An order to hold a worker at a crash point until it is released."""
 
     def __init__(self, *, rows: bool = True) -> None:
-        """`rows`: it stands there only with rows in flight."""
+        """`rows`: hold it there only with rows in flight."""
         self.rows = rows
         self.arrived, self.go = threading.Event(), threading.Event()
 
 
 @contextmanager
 def standing_at(point: CrashPoint, *, rows: bool = True) -> Iterator[Hold]:
-    """Have the next worker that comes to a crash point stand there; leaving lets it go."""
+    """Hold the next worker that reaches a crash point; leaving the context releases it."""
     hold = Hold(rows=rows)
     with _LOCK:
         _HELD[point] = hold
@@ -74,7 +74,7 @@ def forget() -> None:
 
 
 class Refusing:
-    """A producer that cannot be initialised, as long as any refusals are left."""
+    """A producer whose `init_transactions` fails while refusals are left."""
 
     left = 0
 
@@ -95,12 +95,12 @@ class Refusing:
 
 
 def refusing_first(properties: dict[str, Any]) -> Refusing:
-    """Make a producer; the first ones cannot be initialised."""
+    """Return a producer. The first ones cannot be initialised."""
     return Refusing(properties)
 
 
 class LockedPlace(Place):
-    """An outbox with what topic locks need."""
+    """An outbox with a table of topic locks."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -118,7 +118,7 @@ class LockedPlace(Place):
 
     @contextmanager
     def backend(self, *, threads: int = 2, hook: str | None = None, **changes: Any) -> Iterator[DbBackend]:
-        """Run workers; leaving stops them, and raises what they ended with unless the test has looked at it."""
+        """Run workers; leaving stops them, and raises their error unless the test has looked at it."""
         backend = DbBackend(self.locked_settings(**changes), threads=threads, hook=hook)
         with backend:
             yield backend
@@ -141,7 +141,7 @@ class LockedPlace(Place):
         self.until(backend, lambda: self.pending() == 0, seconds)
 
     def locks(self) -> dict[str, dict[str, Any]]:
-        """Return the rows of the locks, by name."""
+        """Return the rows of the lock table, by name."""
         with psycopg.connect(self.dsn, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
             found = connection.execute(f"SELECT * FROM {locks_table(self.table, self.shape)}".encode()).fetchall()
         return {row["topic"]: row for row in found}
@@ -152,7 +152,7 @@ class LockedPlace(Place):
 
     @contextmanager
     def locking(self, **changes: Any) -> Iterator[TopicLocks]:
-        """Give the locks, over a session of the test's own."""
+        """Yield the locks, over a session of the test itself."""
         with closing(store_of(self.locked_settings(**changes)).session("tests", locate=True)) as session:
             session.create_tables()
             yield session.topic_locks()

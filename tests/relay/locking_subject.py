@@ -1,6 +1,6 @@
-"""Relays that share topics by locks, as the subject of a random soak: a few processes, all of them at work.
+"""Relays that share topics by locks, as the subject of a random soak: several processes work at once.
 
-Every second one is a relay on Spark, the others work in threads. Faults hit one after another of them.
+Every second one is a relay on Spark, the others work in threads. Faults hit each of them in turn.
 """
 
 import itertools
@@ -27,19 +27,19 @@ from thresher.kafka.admin import Admin
 
 TOPICS = 8
 _LEAST, _MOST = 4, 6
-# Short, so that what a process held that was killed goes on within the patience of a soak; one topic is split.
+# Short, so that the locks of a killed process expire before the soak counts as stuck; one topic is split.
 _LOCKING = {"lock_seconds": 5.0, "rest_seconds": 0.2, "split_topics": {f"{TOPIC}-0": 3}}
 _ON_SPARK: Mapping[str, Any] = {"shards": 2}
 _IN_THREADS: Mapping[str, Any] = {"shards": 2, "threads": 2}
 
 
 def locking_kinds(nodes: int = 1) -> Kinds:
-    """Return every kind of fault that these relays meet: no transform is there to be choosy."""
+    """Return every kind of fault that these relays meet: without those of transforms, which they do not have."""
     return {kind: dealt for kind, dealt in relay_kinds(nodes).items() if kind != "choosy-rows"}
 
 
 class Members(Programs):
-    """All that are started work at the same time, and none ends because of another."""
+    """Programs that all work at the same time. None supersedes another."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage, {})
@@ -47,7 +47,7 @@ class Members(Programs):
         self._turns = itertools.count()
 
     def begin(self) -> None:
-        """Start as many as there should be at least."""
+        """Start programs until the least number runs."""
         while len(self.alive()) < _LEAST:
             self._begin_one()
 
@@ -59,7 +59,7 @@ class Members(Programs):
 
     @property
     def current(self) -> Started:
-        """Another one each time."""
+        """The next program in turn, another one at each call."""
         alive = self.alive() or self._started
         return alive[next(self._turns) % len(alive)]
 
@@ -70,7 +70,7 @@ class Members(Programs):
         return True
 
     def kill_jvm(self) -> bool:
-        # Whichever of them it is that has one.
+        # Only some programs have a JVM: any of them may be the one that is hit.
         for each in self.alive():
             each.excuse(1)
         return super().kill_jvm()
@@ -86,7 +86,7 @@ class Members(Programs):
     def restart(self, how: str, **_: Any) -> None:
         hit = self.current
         hit.excuse(0 if how == "term" else -signal.SIGKILL)
-        # One that was started a moment ago has no handler for the signal yet.
+        # A program that was just started has no signal handler yet.
         hit.excused[-signal.SIGTERM] = math.inf
         hit.process.send_signal(signal.SIGTERM if how == "term" else signal.SIGKILL)
 
@@ -96,7 +96,7 @@ class Members(Programs):
 
 
 class LockingRelay(MixedRelay):
-    """Relays that share topics by locks; the load has several."""
+    """Relays that share topics by locks, under a load in several topics."""
 
     def prepare(self, stack: Stack, bootstrap: str, directory: Path) -> None:
         super().prepare(stack, bootstrap, directory)

@@ -1,6 +1,6 @@
-"""What the administrator of a random soak does to topics, limits and rights, with rows to meet it.
+"""The administrator of a random soak, who changes topics, limits and rights, and writes rows that are affected.
 
-What is to be taken back is due before it is done: a broker that did not answer in time may have done it all the same.
+The undo of a change is scheduled before the change: a broker that did not answer in time may still have made it.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from thresher.devstack.broker import Kafka
 from thresher.kafka.admin import Admin
 
 LOWERED_BYTES = 20_000
-# What cannot be done at once, since a broker is down, comes later.
+# Short: an action that fails because a broker is down is tried again later.
 _PATIENCE_SECONDS, _TOLD_SECONDS = 5.0, 2.0
 
 
 class Administrator:
-    """One who may do everything. `producers` is what the transactional ids of the pipeline begin with."""
+    """An administrator with all rights. `producers` is the prefix of the pipeline's transactional ids."""
 
     def __init__(self, kafka: Kafka, rows: Rows, crew: Crew, *, producers: str, agenda: Agenda) -> None:
         self._producers = producers
@@ -33,11 +33,11 @@ class Administrator:
         self._guard = Guard(kafka.bootstrap, patience_seconds=_PATIENCE_SECONDS)
         self._admin = Admin(kafka.bootstrap)
         self._numbers = itertools.count()
-        # Every topic that rows are for.
+        # Every topic of the rows.
         self.topics = [TOPIC, WIDE, OTHER]
 
     def prepare(self) -> None:
-        """Give the relay its rights, and make our own topics."""
+        """Grant the relay its rights, and create the additional topics."""
         self._guard.admit(NAME)
         self._admin.create_topic(WIDE, partitions=2)
         self._admin.create_topic(OTHER, partitions=2)
@@ -45,11 +45,11 @@ class Administrator:
     # Faults
 
     def raise_partitions(self) -> None:
-        """A key would move to another partition: so these rows have none, and some ask for the newest."""
+        """Add a partition. Its rows have no key, because keys would move; some rows name the new partition."""
         found = self._admin.topic(WIDE)
         assert found is not None
         self._admin.widen_topic(WIDE, found.partitions + 1)
-        # Who asks a node that has not heard of it asks for one that is not there.
+        # On a node that does not know the new partition yet, a row for it would be refused.
         newest = [found.partitions] if self._known(WIDE, found.partitions + 1) else []
         self._rows.stash(Extra(topic=WIDE, partition=place) for place in (None, 0, *newest, None))
 
@@ -86,7 +86,7 @@ class Administrator:
             self._admin.create_topic(name, partitions=2)
 
     def _known(self, topic: str, partitions: int) -> bool:
-        """Whether every node that runs says that a topic has so many partitions; one that is stopped says nothing."""
+        """Whether every running node knows that a topic has this many partitions; a paused node does not answer."""
         return all(
             self._told(node, topic) == partitions for node, server in self._kafka.nodes.items() if server.running
         )

@@ -1,6 +1,6 @@
-"""Rows of a random soak's own, beside the load: bad ones, large ones, ones that a transform does not like, late ones.
+"""Additional rows of a random soak, beside the load: bad rows, large ones, rows that a transform rejects, late commits.
 
-All are in the same history. What is dead in the end must be what had to die.
+All are in the same history. In the end, exactly the rows that can never be sent must be dead.
 """
 
 import itertools
@@ -33,19 +33,19 @@ _COPY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extra:
-    """A row of our own."""
+    """An additional row."""
 
     topic: str = TOPIC
     key: str | None = None
     value: bytes = b"extra"
     partition: int | None = None
     timestamp: datetime | None = None
-    # It can never be sent; it may or may not, depending on when and by whom it is tried.
+    # `bad`: it can never be sent. `doubtful`: that depends on the limits and the relay at the time of sending.
     bad: bool = False
     doubtful: bool = False
 
     def content(self) -> Content:
-        """Return what the history notes of it."""
+        """Return the row's content for the history."""
         return content_of(
             Message(topic=self.topic, value=self.value, partition=self.partition, timestamp=self.timestamp)
         )
@@ -56,16 +56,16 @@ _BAD = (
     Extra(partition=99, bad=True),
     Extra(value=bytes(1_100_000), bad=True),
     Extra(topic="..", bad=True),
-    # Of its own, unlike one that a wrong clock gave.
+    # A timestamp of the row itself, not one that a wrong clock has set.
     Extra(timestamp=datetime(2400, 1, 1, tzinfo=UTC), bad=True),
 )
 
 
 class Rows:
-    """Writes them, and says which of them had to die.
+    """Writes the additional rows, and knows which of them must be dead in the end.
 
-    `own_keys`: they share no key with the load. A row that commits late may be read between a record and its repeat.
-    Not `large`: no row is stored out of line.
+    `own_keys`: they share no key with the load, since a late commit may be read between a record and its repeat.
+    Without `large`, no row is stored out of line (TOAST).
     """
 
     def __init__(
@@ -94,21 +94,21 @@ class Rows:
 
     @property
     def doubtful(self) -> frozenset[str]:
-        """Those of which nobody can say whether they had to die."""
+        """The rows that may be sent or dead."""
         return frozenset(name for name, extra in self._extras.items() if extra.doubtful)
 
     @property
     def filtered(self) -> frozenset[str]:
-        """Those that a transform leaves out, where there is one."""
+        """The rows that a transform filters, if the relay has one."""
         return frozenset(name for name, extra in self._extras.items() if extra.value == FILTERED)
 
     def wrong(self, dead: Collection[str], committed: Collection[str]) -> list[str]:
-        """Return what is dead and had no reason to be, and what should be and is not."""
+        """Return a line for each row that is dead without a reason, and for each that should be dead and is not."""
         bad = {name for name, extra in self._extras.items() if extra.bad}
         unfounded = sorted(set(dead) - bad - self.doubtful)[:20]
         missing = sorted((bad & set(committed)) - set(dead))[:20]
         return [
-            *(f"{name} is dead, and had no reason to be: {self._extras.get(name)}" for name in unfounded),
+            *(f"{name} is dead without a reason: {self._extras.get(name)}" for name in unfounded),
             *(f"{name} should be dead: {self._extras[name]}" for name in missing),
         ]
 
@@ -123,13 +123,13 @@ class Rows:
         self.stash(Extra(key=self.key(number), value=os.urandom(LARGE_BYTES), doubtful=True) for number in range(rows))
 
     def choosy_rows(self, rows: int) -> None:
-        """Rows that a transform fails on, or leaves out, where the relay at work has one."""
+        """Write rows on which a transform fails, or which it filters, if the relay has one."""
         for number in range(rows):
             good = Extra(key=self.key(number))
             self.stash([good, replace(good, value=(FAILING, FILTERED)[number % 2], doubtful=number % 2 == 0), good])
 
     def long_transaction(self, seconds: float) -> None:
-        """A row that commits late, in a transaction that holds back the database's horizon; then another of its key."""
+        """Write a row that commits late, in a transaction with an old snapshot; then another row of its key."""
         connection = self._connect()
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         late = [Extra(key=f"late-{next(self._numbers)}", topic=OTHER)]
@@ -137,15 +137,15 @@ class Rows:
         self._agenda.later(seconds, "its follower", lambda: self.stash(late))
 
     def burst(self, rows: int, seconds: float) -> None:
-        """Rows that commit late among many others, with followers of their keys behind them.
+        """Write rows that commit late among many others, and later rows of their keys.
 
-        1. A transaction inserts the late rows and stays open. 2. Many others commit, at once, and a relay reads past
-        the late ones. 3. These commit, then their followers, then as many others again: a window that goes on has to
-        stop before the followers.
+        1. A transaction inserts the late rows and stays open. 2. Many other rows commit, and a relay reads past the
+        late ones. 3. The late rows commit, then their followers, then as many others again. A window must end before
+        the followers.
         """
         late = [Extra(key=f"late-{next(self._numbers)}") for _ in range(_LATE_ROWS)]
         commit = self._insert(self._connect(), late)
-        # In this order.
+        # The order of these calls is the order of the actions.
         self._agenda.later(seconds, "late commit", commit)
         self._agenda.later(seconds, "followers", lambda: self.stash(late))
         self._agenda.later(seconds, "rest of the burst", lambda: self._stash_many(rows))
@@ -158,11 +158,11 @@ class Rows:
                 copy.write_row(row)
 
     def _stash_many(self, rows: int) -> None:
-        # At once: a relay that keeps up with them reads no window.
+        # In one transaction: a relay that keeps up with single rows reads no window.
         self.stash(Extra(key=self.key(number)) for number in range(rows))
 
     def _insert(self, connection: psycopg.Connection[Any], extras: list[Extra]) -> Callable[[], None]:
-        """Insert rows, and return what commits them and notes the outcome."""
+        """Insert rows, and return a function that commits them and notes the outcome."""
         number = next(self._transactions)
         named = [(next(self._numbers), extra) for extra in extras]
         self._extras.update({identity(_RUN, 0, row): extra for row, extra in named})
@@ -177,7 +177,7 @@ class Rows:
             try:
                 connection.commit()
             except psycopg.Error:
-                # Lost before or during: a look at what became of it is not worth the trouble.
+                # The connection was lost before or during the commit: the outcome is noted as unknown.
                 note(Outcome.UNKNOWN)
             else:
                 note(Outcome.COMMITTED)

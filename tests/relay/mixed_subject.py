@@ -26,11 +26,11 @@ from thresher.testing.history import Outcome
 from thresher.testing.pump import Tally
 from thresher.testing.reading import read_topics
 
-# Settings of the program that a newcomer or a restart may change, as they are at first.
+# The first values of the settings that another program or a restart may change.
 LAYOUT: Mapping[str, Any] = {"shards": 4, "transforms": True}
 TRANSFORM = "tests.relay.transforms:choosy"
 PARTS: tuple[type, ...] = (Programs, Rows, Database, Administrator)
-# Batches of more rows than a read for a few has: a backlog of these is read by windows.
+# Batches above the size of a small read: such a backlog is read by windows.
 BACKLOG_KEYS, BACKLOG_BATCH_ROWS = 2_000, 500
 _BACKLOG_SECONDS = 600.0
 _KINDS: Kinds = {
@@ -48,14 +48,14 @@ _KINDS: Kinds = {
 }
 
 
-# Rows that are stored out of line: a table that has held one is read by buckets until it is vacuumed.
+# Faults with large (TOASTed) rows: a table that has held one is read by buckets until it is vacuumed.
 _LARGE_KINDS = ("large-rows", "limit-lowered")
 
 
 def relay_kinds(nodes: int = 1, *, backlog: bool = False) -> Kinds:
-    """Return every kind of fault that a relay meets on so many nodes.
+    """Return every kind of fault that a relay meets on this many nodes.
 
-    With a backlog, rows come in bursts, and no fault keeps windows from being read for good.
+    With a backlog, rows come in bursts, and faults that would end the reading by windows for good are left out.
     """
     kinds = {**spark_kinds(_layout), **_KINDS, **broker_kinds(nodes)}
     if not backlog:
@@ -69,14 +69,14 @@ def _layout(draw: random.Random) -> dict[str, Any]:
 
 
 class MixedRelay(RelaySubject, MixedSubject):
-    """A relay that comes in by a login, with rows of its own beside the load.
+    """A relay that logs in to its broker, with additional rows beside the load.
 
     `backlog` rows are in the outbox before the first relay starts. Then there are many keys, and rows come in bursts.
     """
 
-    # A relay that is stopped here is taken for dead, as everywhere.
+    # The usual limits of silence: a relay that is stopped counts as dead.
     policy: Mapping[str, float] = {}
-    # What its transactional ids begin with, and what writes the rows beside the load.
+    # The prefix of its transactional ids, and the writer of the additional rows.
     producers = f"{NAME}-"
     rows_type: type[Rows] = Rows
 
@@ -87,7 +87,7 @@ class MixedRelay(RelaySubject, MixedSubject):
             self.keys, self.batch_rows = BACKLOG_KEYS, BACKLOG_BATCH_ROWS
 
     def broker(self, *ways: int) -> KafkaOptions:
-        # Leaders stay where they went until a fault brings them back.
+        # Moved leaders stay on their new nodes until a fault moves them back.
         return guarded(*ways, properties={"auto.leader.rebalance.enable": "false"})
 
     def program(self, *, transforms: bool = True, **settings: Any) -> Program:
@@ -128,14 +128,14 @@ class MixedRelay(RelaySubject, MixedSubject):
 
     @property
     def topics(self) -> Sequence[str]:
-        """Every topic that rows are for."""
+        """Every topic of the rows."""
         return self._administrator.topics
 
     def verdict(self, *, everything: bool) -> Verdict:
         held = self.held()
         reads = read_topics(self.stack.kafka.bootstrap, self.topics, uncommitted=everything)
         seen = {read.identity for read in reads}
-        # Who reads everything may have got a row with a wave that came to nothing, before it could be sent no more.
+        # A reader of all records may have seen a row in an aborted transaction, before the row became dead.
         dead = held.dead - (self._rows.doubtful & seen) if everything else held.dead
         return check(
             self.transactions(),
@@ -144,7 +144,7 @@ class MixedRelay(RelaySubject, MixedSubject):
             pending=held.pending,
             filtered=self._rows.filtered - seen,
             repeats_allowed=everything,
-            # Which of them had to die is judged row by row.
+            # `wrong` judges the dead rows one by one.
             allowed_dead=len(dead),
         )
 
@@ -156,6 +156,6 @@ class MixedRelay(RelaySubject, MixedSubject):
 
 
 def _writers() -> list[int]:
-    """The processes of the load, which is a thread of this one."""
+    """The writer processes of the load, whose fleet is a thread of this process."""
     children = multiprocessing.active_children()
     return [child.pid for child in children if child.pid is not None and child.name.startswith("pump-writer-")]

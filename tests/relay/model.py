@@ -1,17 +1,17 @@
-"""A model of Kafka, of the outbox's database and of the shell around the protocol, in which anything may stop anywhere.
+"""A model of Kafka, of the outbox's database and of the code around the protocol. Any part may stop at any step.
 
-1. The broker keeps one epoch and at most one open transaction for each lane of the one shard that is modelled; what is
-   staged is read only once it is committed; an older epoch is fenced. A commit may arrive after its sender died. A
-   transaction may be decided and not end: then its lane takes neither an init nor a transaction until it is healed.
+1. The model has one shard. For each of its lanes, the broker keeps one epoch and at most one open transaction. Staged
+   records are read only once they are committed; an older epoch is fenced. A commit may arrive after its sender died. A
+   decided transaction may fail to end: its lane then accepts neither an init nor a transaction until it is healed.
 2. The database keeps its tables in a `TableModel`; writers get ids when they insert and commit later, in any order.
-   It can be restored to a snapshot, under a new incarnation: every session ends, ids are given again.
-3. An attempt is the protocol's generator, its session, its epoch and its read-ahead. It may be left for dead and go on
-   at any later step.
-4. What happened is kept by message, whatever row stood for it, and judged as it happens: by what a reader of committed
-   records gets, or, with marks, by what a reader of everything gets.
-5. With marks, a look marks what it finds, under the term, and a mark that a dead client asked for may come late.
-   Records fail before they are sent, or are said to have, by themselves or with the whole transaction;
-   a commit's end may not be known.
+   It can be restored to a snapshot, under a new incarnation: every session ends, and ids are assigned again.
+3. An attempt is the protocol's generator, its session, its epoch and its read-ahead. It may be superseded and go on at
+   any later step.
+4. Events are kept by message, whichever row held it, and judged as they happen. The judge looks at the records of a
+   reader of committed records or, with marks, of a reader of all records.
+5. With marks, a read marks the rows that it finds, under the term. A mark that a dead client requested may come late.
+   A record may fail before it is sent, or be reported as failed, alone or with its whole transaction. The outcome of a
+   commit may be unknown.
 """
 
 import itertools
@@ -77,17 +77,18 @@ from thresher.relay.settle import fates_of
 OUTBOX_ID = "outbox"
 PARTITIONS = 3
 HELD_SECONDS = 2
-# What a message is like: most can be sent.
+# The nature of a message: most can be sent.
 GOOD, NAMED_POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION, REROUTED, MERGED = range(8)
 
 RELAY = "relay"
 Mark = tuple[int, int]
-# What each may come to in a wave: not taken, taken and said to have failed, either without a name.
+# Upper bounds of a random number, for a record of a wave: refused; delivered and reported as failed; delivered and
+# reported as failed without naming the record.
 UNTAKEN, DENIED, NAMELESS = 0.03, 0.06, 0.08
 
 
 def bundled(rows: Sequence[Row]) -> Rows:
-    """Return rows as columns if they are all to be sent as they are stored, as a real lot does."""
+    """Return rows as columns if all are sent as they are stored, as a real batch does."""
     if not all(isinstance(row.plan, Record) and (row.plan.topic, row.plan.key) == (row.topic, row.key) for row in rows):
         return RowList(rows)
     records = [row.plan for row in rows if isinstance(row.plan, Record)]
@@ -109,20 +110,20 @@ Stream = tuple[str, bytes]
 
 
 class Fenced(Exception):
-    """A newer epoch has been given out."""
+    """The broker has a newer epoch."""
 
 
 class SessionLost(Exception):
-    """The database hung up."""
+    """The database has closed the session."""
 
 
 class Cut(Exception):
-    """The attempt's process is no more."""
+    """The attempt's process is dead."""
 
 
 @dataclass
 class Message:
-    """What an application wrote, and what became of it. Times are the model's own, one tick per happening."""
+    """A message of an application, and its fate. Times are the model's own, one tick per event."""
 
     number: int
     topic: str
@@ -130,12 +131,12 @@ class Message:
     nature: int
     inserted: int
     committed: int | None = None
-    # The database forgot it: restored to before its commit, or emptied by somebody.
+    # The database no longer has it: it was restored to before the commit, or the table was truncated.
     erased: bool = False
     versions: list[Version] = field(default_factory=list)
-    # Replayed where nothing waited for it: its place in the order is gone.
+    # It was replayed although it did not block its key: its order is lost.
     displaced: bool = False
-    # A restored database may not know that it was sent after a replay: whoever replays it again repeats it.
+    # A restored database may not know that it was sent after a replay: another replay would send it twice.
     not_again: bool = False
 
     @property
@@ -144,7 +145,7 @@ class Message:
 
     @property
     def sent_stream(self) -> Stream | None:
-        """What a transform makes of it: one topic of several, or one key."""
+        """The topic and key under which it is sent. A transform may merge topics, or keys."""
         return None if self.key is None else (self.sent_topic, b"m" if self.nature == MERGED else self.key)
 
     @property
@@ -154,32 +155,33 @@ class Message:
 
 @dataclass
 class Transaction:
-    """What is staged at the broker through a lane, under an epoch."""
+    """The records staged at the broker through a lane, under an epoch."""
 
     lane: int
     epoch: int
     records: list[Record] = field(default_factory=list)
     notes: list[Progress] = field(default_factory=list)
-    # The commit was sent and has not arrived; its sender is gone.
+    # The commit was sent and has not arrived. Its sender may be dead.
     ending: bool = False
     claim: Claim | None = None
 
 
 @dataclass
 class Broker:
-    """One shard's transactional ids, the topics, and one partition of progress."""
+    """One shard's transactional ids, the topics, and one progress partition."""
 
     # By lane. No two epochs are the same.
     epochs: dict[int, int] = field(default_factory=dict)
     transactions: dict[int, Transaction] = field(default_factory=dict)
-    # Lanes whose open transaction has a partition that cannot be written to; lanes whose last one cannot end for that.
+    # `failing`: lanes whose open transaction has a partition that cannot be written. `blocked`: lanes whose last
+    # transaction cannot end for that reason.
     failing: set[int] = field(default_factory=set)
     blocked: set[int] = field(default_factory=set)
     progress: list[Progress] = field(default_factory=list)
-    # What was claimed since the last progress record, and by whom that was written.
+    # The claim of the last progress record's writer, and the claims since that record.
     written_by: Claim | None = None
     claims: list[Claim] = field(default_factory=list)
-    # Available, missing, or there but not ours to write to.
+    # By topic: present, missing or denied.
     topics: dict[str, str] = field(default_factory=dict)
 
     def init(self, lane: int) -> int | None:
@@ -192,7 +194,7 @@ class Broker:
         return None if lane in self.blocked else self.epochs[lane]
 
     def ended(self, lane: int) -> None:
-        """Take in that a lane's transaction was decided: where a partition of it fails, that is all for now."""
+        """End a lane's decided transaction; if one of its partitions fails, the lane is blocked."""
         self.transactions.pop(lane, None)
         if lane in self.failing:
             self.failing.discard(lane)
@@ -204,11 +206,11 @@ class Broker:
         return self.transactions.setdefault(lane, Transaction(lane, epoch))
 
     def fail(self, lane: int) -> None:
-        """A partition that was written to through a lane cannot be written to any more."""
+        """Let a partition of a lane's transaction fail: it cannot be written any more."""
         (self.failing if lane in self.transactions else self.blocked).add(lane)
 
     def late(self) -> list[Transaction]:
-        """Return the transactions whose commit is on its way."""
+        """Return the transactions whose commit was sent and has not arrived."""
         return [transaction for transaction in self.transactions.values() if transaction.ending]
 
     def heal(self) -> None:
@@ -217,7 +219,7 @@ class Broker:
 
 
 @dataclass
-class ReadLot:
+class ReadBatch:
     generation: int
     epoch: int
     rows: list[Row]
@@ -235,17 +237,17 @@ class Attempt:
     epoch: int = -1
     lane: int = 0
     claims: int = 0
-    # The last progress record, as it was when the claims were read.
+    # The last progress record at the time when the claims were read.
     last: list[Progress] = field(default_factory=list)
     session: bool = True
-    # The control row named its term when it last looked.
+    # Whether the control row named its term at the last look.
     confirmed: bool = False
     recovered: bool = False
     stopping: bool = False
-    # The client's own: records wait here until they are flushed.
+    # The client's queue: records wait here until they are flushed.
     queue: list[tuple[int, Record]] = field(default_factory=list)
     note: Progress | None = None
-    # With the mark under which its rows were sent.
+    # Progress records to settle, each with the mark under which its rows were sent.
     settling: list[tuple[Progress, Mark | None]] = field(default_factory=list)
     hot: tuple[Stream, ...] = ()
     generation: int = 0
@@ -253,8 +255,8 @@ class Attempt:
     held: dict[str, int] = field(default_factory=dict)
     held_streams: dict[Stream, int] = field(default_factory=dict)
     held_rows: dict[tuple[int, int], int] = field(default_factory=dict)
-    reading: ReadLot | None = None
-    ready: ReadLot | None = None
+    reading: ReadBatch | None = None
+    ready: ReadBatch | None = None
     surveyed: dict[str, TopicStatus] = field(default_factory=dict)
 
     @property
@@ -263,7 +265,7 @@ class Attempt:
 
 
 class World:
-    """Everything, and what may happen to it. Whatever happens is judged: `AssertionError` where a promise is broken."""
+    """The whole model and all its events. Each event is judged: a broken promise raises `AssertionError`."""
 
     def __init__(
         self,
@@ -275,10 +277,10 @@ class World:
         merging: bool = False,
     ) -> None:
         self.marking = marking
-        # A transform is there, and rows are read as for one. A key that a dead row blocks keeps no other one waiting.
+        # With a transform, rows are read by id. A key that a dead row blocks does not hold other keys.
         self.merging = merging
         self.merged_in_order = merging and poison is Poison.DEAD_LETTER
-        # Topics come and go while attempts go on.
+        # Topics are created, deleted and denied while attempts run.
         self.stormy = stormy
         self.rules = Rules(poison=poison, grace_seconds=5.0, merging=merging)
         self.progress_bytes = progress_bytes
@@ -295,15 +297,15 @@ class World:
         self.numbers = itertools.count(1)
         self.writers: list[list[tuple[int, int, Message]]] = []
         self.snapshots: list[TableModel[Message]] = []
-        # Settlings that a session was at when its client died: the server may still do them.
+        # Settle statements that were running when their client died: the server may still complete them.
         self.orphans: list[tuple[Progress, Mark | None]] = []
-        # Marks likewise: term, mark, rows.
+        # The same for marks: term, mark, rows.
         self.late_marks: list[tuple[str, Mark, list[int]]] = []
-        # What happened.
+        # The events so far.
         self.messages: list[Message] = []
         self.by_version: dict[Version, Message] = {}
         self.sent: list[Message] = []
-        # Under which topic and key each was sent.
+        # The topic and key under which each message was sent.
         self.sent_as: list[Stream | None] = []
         self.repeated = 0
         self.times_sent: Counter[int] = Counter()
@@ -341,7 +343,7 @@ class World:
         self.by_version[id_, time] = message
 
     def replay(self, choice: int, *, mended: bool) -> None:
-        """Put a dead row back under its id."""
+        """Put a dead row back into the outbox, under its id."""
         found = [
             (version, entry)
             for version, entry in sorted(self.tables.dead.items(), key=lambda item: item[0])
@@ -361,39 +363,39 @@ class World:
         self._stored(version[0], tick, message)
 
     def discard(self, version: Version) -> None:
-        """Somebody says that a dead row needs no sending."""
+        """Drop a dead row: an operator decides that it is not to be sent."""
         del self.tables.dead[version]
 
     def restore(self, choice: int) -> None:
-        """Go back to an earlier state of the database: sessions end, and what is open in them."""
+        """Restore an earlier state of the database: sessions and their open transactions end."""
         self.incarnation += 1
         self.writers.clear()
         self.orphans.clear()
         self.late_marks.clear()
         place = choice % len(self.snapshots)
         self.tables = self.snapshots[place].snapshot()
-        # What was backed up later is of a past that there never was.
+        # Later backups belong to a history that no longer exists.
         del self.snapshots[place + 1 :]
         there = {message.number for _, message in self.tables.outbox.values()}
         there |= {entry.message.number for entry in self.tables.dead.values()}
         for message in self.messages:
             gone = message.committed is not None and message.number not in there
-            # A row that was truncated and is back may come behind rows that were written in between.
+            # A truncated row that the restore brings back may be sent after rows that were written in between.
             message.displaced |= message.erased and not gone
             message.erased |= gone and not self._has_fate(message)
             message.not_again |= len(message.versions) > 1
 
     def truncate(self) -> None:
-        """Empty the outbox and begin with the first id again."""
+        """Truncate the outbox, and restart its ids."""
         for _, message in self.tables.outbox.values():
             message.erased = True
         for entry in self.tables.dead.values():
-            # Its id is not before its followers' any more.
+            # Its id is no longer lower than the ids of its key's later rows.
             entry.message.not_again = True
         self.tables.truncate()
 
     def take_over(self, *, ends_sessions: bool = False) -> None:
-        """A new leader writes its term."""
+        """Let a new leader write its term."""
         self.terms.append(f"term-{len(self.terms)}")
         self.tables.take(RELAY, self.terms[-1])
         if ends_sessions:
@@ -414,7 +416,7 @@ class World:
         return attempt
 
     def kill(self, attempt: Attempt, *, settles: bool) -> None:
-        """End a process for good; what its session was at may still be done."""
+        """End a process for good; the server may still complete its running statement."""
         self.attempts.remove(attempt)
         if settles and attempt.session and attempt.incarnation == self.incarnation:
             if attempt.settling:
@@ -424,7 +426,7 @@ class World:
                 self.late_marks.append((attempt.term, attempt.leader, [id_ for id_, _, _ in rows]))
 
     def step(self, attempt: Attempt, luck: random.Random) -> bool:
-        """Do the effect that an attempt has come to; return whether it got anywhere."""
+        """Do an attempt's next effect; return False if it has to wait."""
         try:
             answer = self._doings[type(attempt.due)](self, attempt, attempt.due, luck)
             if answer is _WAIT:
@@ -437,7 +439,7 @@ class World:
         return True
 
     def step_with_threads(self, attempt: Attempt, luck: random.Random) -> bool:
-        """Do one step; before it a writer, the attempt's reader or its settler may have done something."""
+        """Do one step; before it, a writer, the attempt's reader or its settler may act."""
         if luck.random() < 0.12:
             self.write(luck.choice("ab"), luck.choice((b"k", b"k", None)), luck.choice((GOOD, GOOD, REROUTED)))
             self.finish(-1, commit=True)
@@ -474,11 +476,11 @@ class World:
         )
 
     def _init(self, attempt: Attempt, effect: Init, _: random.Random) -> Blocked | None:
-        assert attempt.confirmed, "it fenced others before it knew that it may"
+        assert attempt.confirmed, "it fenced others before it had confirmed its term"
         attempt.confirmed = False
-        # Its producer is gone, whatever its lane was.
+        # The attempt's former producer is closed, on whichever lane it was.
         attempt.epoch, attempt.lane = self.broker.init(effect.lane) or -1, effect.lane
-        return Blocked("a transaction does not end") if attempt.epoch < 0 else None
+        return Blocked("a transaction of the lane does not end") if attempt.epoch < 0 else None
 
     def _try_lane(self, _: Attempt, effect: TryLane, __: random.Random) -> bool:
         return self.broker.init(effect.lane) is not None
@@ -494,7 +496,8 @@ class World:
 
     def _read_holder(self, attempt: Attempt, _: ReadHolder, luck: random.Random) -> Holder:
         for lane, transaction in list(self.broker.transactions.items()):
-            # Its records are in front of the end: nobody reads further before it is decided, by its time-out at last.
+            # An open transaction hides all records behind its first one, until it is decided, at the latest by its
+            # time-out.
             if luck.random() < 0.5:
                 raise Cut
             self.broker.epochs[lane] = 1 + max(self.broker.epochs.values())
@@ -504,41 +507,41 @@ class World:
         return Holder(lane=held.lane, ours=held.claimant == str(attempt.number))
 
     def _read_progress(self, attempt: Attempt, effect: ReadProgress, _: random.Random) -> list[Progress]:
-        assert attempt.epoch > 0, "what an owner that is not fenced may still commit would be missed"
+        assert attempt.epoch > 0, "progress was read before the last owner was fenced, who may still commit"
         return list(self.broker.progress) if effect.whole else attempt.last
 
     def _settle(self, attempt: Attempt, effect: Settle, _: random.Random) -> None:
-        assert effect.progress in self.broker.progress, "only what is committed is settled"
+        assert effect.progress in self.broker.progress, "a progress record was settled that is not committed"
         attempt.settling.append((effect.progress, attempt.leader if self.marking and not effect.recovering else None))
 
     def settle_one(self, attempt: Attempt) -> None:
-        """Let an attempt's settler finish one record."""
+        """Let an attempt's settler finish one progress record."""
         self._session(attempt)
         progress, mark = attempt.settling.pop(0)
         found = self._execute(progress, mark)
         for id_, time in zip(progress.ids, progress.create_times, strict=True):
-            # Under an id that came back, another row may be in flight.
+            # Under a reused id, another row may be in flight.
             if attempt.in_flight.get(id_) == time:
                 del attempt.in_flight[id_]
         if mark is not None and found < len(progress.ids):
             raise SessionLost
 
     def settle_orphan(self, choice: int) -> None:
-        """Let the server finish what a dead client had asked for."""
+        """Let the server complete a settle statement of a dead client."""
         self._execute(*self.orphans.pop(choice % len(self.orphans)))
 
     def mark_late(self, choice: int) -> None:
-        """Let the server finish a mark that a dead client had asked for."""
+        """Let the server complete a mark statement of a dead client."""
         term, mark, rows = self.late_marks.pop(choice % len(self.late_marks))
         self.tables.mark_rows(rows, mark, RELAY, term)
 
     def _execute(self, progress: Progress, mark: Mark | None) -> int:
-        """Settle, with a mark only what carries it or is dead; return how many rows were found."""
+        """Settle a progress record; with a mark, only marked or dead rows. Return how many rows were found."""
         found = self.tables.settle(fates_of(progress), mark)
         for version in found:
             self.settled[self.incarnation, version] += 1
             named = any(version in zip(p.ids, p.create_times, strict=True) for p in self.broker.progress)
-            assert named, f"I7: row {version} was removed, and no committed record speaks of it"
+            assert named, f"I7: row {version} was removed, and no committed progress record names it"
         return len(found)
 
     def _await_settled(self, attempt: Attempt, effect: AwaitSettled, luck: random.Random) -> bool:
@@ -551,10 +554,10 @@ class World:
     def _recovered(self, attempt: Attempt, *_: Any) -> None:
         attempt.recovered = True
 
-    # Reading ahead
+    # Read-ahead
 
     def look(self, attempt: Attempt, rows: int, turn: int) -> None:
-        """The read-ahead's thread reads the head; what it found is handed over later."""
+        """Let the read-ahead's thread read the head; `hand_over` offers the rows later."""
         self._session(attempt)
         wanted = self._wanted(attempt, rows, turn)
         if self.marking:
@@ -563,7 +566,7 @@ class World:
                 raise SessionLost
         else:
             found = self.tables.pending(wanted)
-        attempt.reading = ReadLot(attempt.generation, attempt.epoch, [self._row(*row) for row in found])
+        attempt.reading = ReadBatch(attempt.generation, attempt.epoch, [self._row(*row) for row in found])
 
     def _wanted(self, attempt: Attempt, rows: int, turn: int) -> Wanted:
         return Wanted(
@@ -583,14 +586,14 @@ class World:
         )
 
     def hand_over(self, attempt: Attempt) -> None:
-        """The read-ahead's thread offers what it read, unless it is forgotten by now."""
-        lot, attempt.reading = attempt.reading, None
-        if lot is not None and lot.rows and lot.generation == attempt.generation:
-            attempt.in_flight.update((row.id, row.create_time) for row in lot.rows)
-            attempt.ready = lot
+        """Let the read-ahead's thread offer the rows that it read, unless their generation is over."""
+        batch, attempt.reading = attempt.reading, None
+        if batch is not None and batch.rows and batch.generation == attempt.generation:
+            attempt.in_flight.update((row.id, row.create_time) for row in batch.rows)
+            attempt.ready = batch
 
     def _take(self, attempt: Attempt, effect: Take, luck: random.Random) -> Any:
-        assert attempt.recovered, "nothing is read before recovery is over"
+        assert attempt.recovered, "rows were taken before recovery was over"
         attempt.hot = effect.hot
         if attempt.stopping:
             return None
@@ -600,15 +603,15 @@ class World:
             if attempt.reading is None:
                 self.look(attempt, luck.choice((1, 2, 3, 5, 9)), luck.randrange(2))
             self.hand_over(attempt)
-        lot, attempt.ready = attempt.ready, None
-        if lot is None:
-            # A real reader answers after a moment; nothing has come of the step.
+        batch, attempt.ready = attempt.ready, None
+        if batch is None:
+            # A real reader answers after a moment. Without rows, the step has no effect.
             return NOTHING_YET if luck.random() < 0.5 else _WAIT
-        assert lot.epoch == attempt.epoch, "a row is sent only by the producer whose init precedes its read"
+        assert batch.epoch == attempt.epoch, "a row was read before the init of the producer that sends it"
         if luck.random() < 0.02:
             failing = FailingTransform(topics=frozenset("ab"), why="it is out of order")
-            return Batch(rows=RowList(), generation=lot.generation, failing=failing)
-        return Batch(rows=bundled(lot.rows), generation=lot.generation)
+            return Batch(rows=RowList(), generation=batch.generation, failing=failing)
+        return Batch(rows=bundled(batch.rows), generation=batch.generation)
 
     def _row(self, id_: int, time: int, message: Message) -> Row:
         plan: Record | Filtered | Dead
@@ -635,7 +638,7 @@ class World:
         attempt.held_streams.clear()
         attempt.held_rows.clear()
 
-    def _renew(self, attempt: Attempt, *_: Any) -> None:
+    def _discard_read_ahead(self, attempt: Attempt, *_: Any) -> None:
         attempt.generation += 1
         attempt.in_flight.clear()
         attempt.ready = None
@@ -645,18 +648,18 @@ class World:
     def _survey(self, attempt: Attempt, effect: Survey, luck: random.Random) -> Surveyed:
         for topic in effect.topics:
             if topic not in attempt.surveyed or luck.random() < 0.6:
-                # Otherwise what was heard some time ago is believed.
-                attempt.surveyed[topic] = self._standing(topic)
+                # Otherwise an older answer is used.
+                attempt.surveyed[topic] = self._status(topic)
         return Surveyed(now=float(self.now), topics={topic: attempt.surveyed[topic] for topic in effect.topics})
 
-    def _standing(self, topic: str) -> TopicStatus:
+    def _status(self, topic: str) -> TopicStatus:
         if self.broker.topics[topic] == "missing":
-            return Unavailable(refusal=Refusal.TOPIC, why=f"{topic} is not there")
+            return Unavailable(refusal=Refusal.TOPIC, why=f"{topic} does not exist")
         return Available(partitions=PARTITIONS)
 
     def _open_ahead(self, attempt: Attempt, _: OpenAhead, luck: random.Random) -> bool:
-        assert attempt.recovered, "a transaction is open before recovery is over"
-        assert attempt.confirmed, "it goes on without having looked whether it is still its turn"
+        assert attempt.recovered, "a transaction was opened before recovery was over"
+        assert attempt.confirmed, "it began a transaction without having confirmed its term"
         if attempt.lane in self.broker.blocked:
             return luck.random() < 0.5
         if attempt.lane not in self.broker.transactions and luck.random() < 0.5:
@@ -666,16 +669,18 @@ class World:
         return True
 
     def _close_ahead(self, attempt: Attempt, *_: Any) -> None:
-        """End a transaction that was opened ahead, as one that carries nothing."""
+        """End a transaction that was opened ahead and is empty."""
         opened = self.broker.transactions.get(attempt.lane)
         if opened is not None and attempt.epoch == self.broker.epochs[attempt.lane]:
-            assert not opened.records, "a transaction that carries records is ended without its progress"
+            assert not opened.records, "a transaction with records was ended without its progress record"
             self._committed(opened)
 
     def _begin(self, attempt: Attempt, *_: Any) -> None:
-        assert attempt.confirmed, "it goes on without having looked whether it is still its turn"
+        assert attempt.confirmed, "it began a transaction without having confirmed its term"
         opened = self.broker.transactions.get(attempt.lane)
-        assert opened is None or opened.epoch != attempt.epoch or not opened.records, "records of another transaction"
+        assert opened is None or opened.epoch != attempt.epoch or not opened.records, (
+            "the open transaction has records of an earlier batch"
+        )
         attempt.note = None
 
     def _reset(self, attempt: Attempt, effect: Reset, _: random.Random) -> None:
@@ -686,14 +691,14 @@ class World:
         attempt.queue = [(place, row.plan) for place, row in enumerate(effect.rows) if isinstance(row.plan, Record)]
         if self.marking:
             streams = [row.stream for row in effect.rows if row.stream is not None]
-            assert len(set(streams)) == len(streams), f"two of a key in a wave: {streams}"
+            assert len(set(streams)) == len(streams), f"two rows of a stored key in a wave: {streams}"
             sent = [(each.topic, each.key) for _, each in attempt.queue if each.key is not None]
-            assert len(set(sent)) == len(sent), f"two of a key that is sent in a wave: {sent}"
+            assert len(set(sent)) == len(sent), f"two records of a sent key in a wave: {sent}"
         return []
 
     def _flush(self, attempt: Attempt, effect: Flush, luck: random.Random) -> list[Fault]:
         if attempt.lane in self.broker.blocked:
-            # The broker takes no partition into a transaction before the last one has ended.
+            # The broker adds no partition to a transaction before the lane's last transaction has ended.
             attempt.queue = []
             return [Fault(kind=None, why="no answer")]
         return self._flush_to(attempt, effect, luck)
@@ -703,7 +708,7 @@ class World:
         faults: list[Fault] = []
         for place, record in attempt.queue:
             if self.marking and luck.random() < 0.02:
-                # What is in the client's hands is gone with it.
+                # The process dies, and the records in its client are lost.
                 raise Cut
             fault = self._fault(place, record)
             chance = luck.random() if self.marking and fault is None else 1.0
@@ -716,7 +721,7 @@ class World:
             if fault is not None:
                 faults.append(fault)
         if any(fault.place is None and fault.topic is None for fault in faults) and luck.random() < 0.5:
-            # One that is not named takes the others of its batch with it.
+            # A failure without a named record fails the whole batch.
             faults = [Fault(kind=Kind.REJECTED, why="a batch was refused")]
         for fault in faults:
             if fault.topic is not None:
@@ -725,10 +730,10 @@ class World:
         return faults
 
     def _fault(self, place: int, record: Record) -> Fault | None:
-        standing = self.broker.topics[record.topic]
-        if standing != "present":
-            kind = Kind.NO_TOPIC if standing == "missing" else Kind.NOT_AUTHORISED
-            return Fault(kind=kind, why=f"{record.topic} is {standing}", topic=record.topic)
+        status = self.broker.topics[record.topic]
+        if status != "present":
+            kind = Kind.NO_TOPIC if status == "missing" else Kind.NOT_AUTHORISED
+            return Fault(kind=kind, why=f"{record.topic} is {status}", topic=record.topic)
         match self.messages[int(record.value or b"")].nature:
             case 1:
                 return Fault(kind=Kind.REJECTED, why="it is poison", place=place)
@@ -748,7 +753,7 @@ class World:
         transaction.claim = Claim(lane=attempt.lane, claimant=str(attempt.number))
         chance = luck.random()
         if chance < 0.05:
-            # It never reaches the broker, or not while its sender lives.
+            # The commit never reaches the broker, or only after its sender died.
             transaction.ending = luck.random() < 0.6
             if luck.random() < 0.5:
                 return False
@@ -766,7 +771,7 @@ class World:
             self.broker.ended(attempt.lane)
 
     def late_commit(self) -> None:
-        """What a dead attempt sent last arrives."""
+        """Let the last commit of a dead attempt arrive."""
         for transaction in self.broker.late():
             self._committed(transaction)
 
@@ -785,35 +790,35 @@ class World:
         for record in transaction.records:
             self._read(self.messages[int(record.value or b"")])
 
-    # Judgement
+    # The verdict
 
     def _read(self, message: Message) -> None:
-        """A reader of committed records gets this one next."""
+        """Judge the next record of a reader of committed records."""
         number = message.number
-        assert message.committed is not None, f"I2: {number} was read, and nobody committed it"
+        assert message.committed is not None, f"I2: {number} was read, and was never committed"
         self.times_sent[number] += 1
         if self.marking:
             return
         assert self.times_sent[number] == 1, f"I3: {number} was read twice"
         for earlier in self._preceding(message):
-            assert message.committed > earlier.inserted, f"I4: {number} was read behind {earlier.number}"
+            assert message.committed > earlier.inserted, f"I4: {number} was read after {earlier.number}"
         self.sent.append(message)
         self.sent_as.append(message.sent_stream)
 
     def _see(self, message: Message) -> None:
-        """A reader of everything gets this one next: again, perhaps, but never behind what follows it."""
+        """Judge the next record of a reader of all records: it may repeat, but not after a later record of its key."""
         number = message.number
-        assert message.committed is not None, f"I2: {number} was read, and nobody committed it"
+        assert message.committed is not None, f"I2: {number} was read, and was never committed"
         self.repeated += message in self.sent
         for earlier in self._preceding(message):
-            assert message.committed > earlier.inserted, f"I3: {number} was read behind {earlier.number}"
+            assert message.committed > earlier.inserted, f"I3: {number} was read after {earlier.number}"
             together = message.committed == earlier.committed
-            assert not together or number >= earlier.number, f"I3: {number} was read behind {earlier.number}"
+            assert not together or number >= earlier.number, f"I3: {number} was read after {earlier.number}"
         self.sent.append(message)
         self.sent_as.append(message.sent_stream)
 
     def _preceding(self, message: Message) -> Iterator[Message]:
-        """Yield what was read before it of its key: the stored one or, with a transform, the one that is sent."""
+        """Yield the earlier messages of its key that were read: the stored key or, with a transform, the sent one."""
         if message.stream is None or message.displaced:
             return
         for earlier, sent_as in zip(self.sent, self.sent_as, strict=True):
@@ -828,17 +833,17 @@ class World:
         return bool(self.times_sent[number]) or number in self.filtered or number in self.condemned
 
     def judge(self) -> None:
-        """What holds at every moment."""
+        """Check the invariants that hold at every moment."""
         twice = [version for (_, version), times in self.settled.items() if times > 1]
         assert not twice, f"I7: settled twice: {twice}"
         waiting = {message.number for _, message in self.tables.outbox.values()}
         waiting |= {entry.message.number for entry in self.tables.dead.values()}
         for message in self.messages:
             if message.committed is not None and not message.erased:
-                assert message.number in waiting or self._has_fate(message), f"I1: {message.number} is gone"
+                assert message.number in waiting or self._has_fate(message), f"I1: {message.number} is lost"
 
     def judge_at_rest(self) -> None:
-        """What holds when everything has healed and nothing is left to do."""
+        """Check the invariants that hold when all faults are healed and no work is left."""
         self.judge()
         assert not self.tables.outbox, f"I5: still there: {sorted(self.tables.outbox)}"
         dead = {entry.message.number for entry in self.tables.dead.values()}
@@ -848,7 +853,8 @@ class World:
                 sent = min(1, self.times_sent[number]) if self.marking else self.times_sent[number]
                 fates = sent + (number in self.filtered) + (number in dead)
                 discarded = number in self.condemned
-                # At least once, a record may be delivered though the client was told otherwise, and be refused later.
+                # At least once, a record that was reported as failed may be delivered, and be refused when it is sent
+                # again.
                 both = self.marking and bool(sent) and number in dead
                 assert fates == 1 or both or (not fates and discarded) or (fates and message.not_again), (
                     f"I1: {number} has {fates} fates"
@@ -879,14 +885,14 @@ class World:
         Lift: lambda *_: None,
         ReportRejected: lambda *_: None,
         WaitForTransform: lambda *_: None,
-        DiscardReadAhead: _renew,
+        DiscardReadAhead: _discard_read_ahead,
         Reset: _reset,
     }
 
-    # Rest
+    # The end
 
     def drain(self, luck: random.Random) -> None:
-        """Heal everything, let a new leader work, and let every zombie take its last steps."""
+        """Heal all faults, let a new leader work, and let every zombie take its last steps."""
         zombies = list(self.attempts)
         self.broker.heal()
         for topic in self.broker.topics:
@@ -906,7 +912,7 @@ class World:
             self.mark_late(0)
 
     def _work_off(self, luck: random.Random) -> None:
-        """Run attempts until nothing is left; whoever waits for a dead row gets it mended."""
+        """Run attempts until no row is left. Dead rows that block a key are repaired and replayed."""
         # Seen: 3,000 steps for 145 batches, most of them with a dead row that blocks its key.
         for _ in range(15_000):
             attempt = next((each for each in self.attempts if each.term == self.terms[-1]), None)

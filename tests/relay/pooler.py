@@ -1,7 +1,7 @@
 """A pooler in transaction mode: clients share a few sessions of a server, each for the length of a transaction.
 
-It speaks as much of Postgres' protocol as a relay's sessions need: simple and extended queries, no COPY from clients.
-Clients are let in without a question; the sessions of the server are opened with the connection string.
+It implements the part of Postgres' protocol that a relay's sessions need: simple and extended queries, no COPY from
+clients. Clients need no password; the server's sessions are opened with the connection string.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ import psycopg
 _HOST = "127.0.0.1"
 _SSL_REQUEST, _GSS_REQUEST = 80877103, 80877104
 _STATUSES = ("server_version", "server_encoding", "client_encoding", "standard_conforming_strings", "integer_datetimes")
-# What a client sends last before it waits for the server to be ready: a query, or a sync.
+# The last message of a client before it waits for ReadyForQuery: Query or Sync.
 _AWAITED = b"QS"
 
 
 class Pooler:
-    """Listens while its context is entered. `turns` hands the sessions out in turns, else the last that came back."""
+    """Listens while its context is entered. `turns`: sessions are used in turn, otherwise the last returned one."""
 
     def __init__(self, dsn: str, *, sessions: int, turns: bool = False) -> None:
         self._connections = [psycopg.connect(dsn, autocommit=True) for _ in range(sessions)]
@@ -42,7 +42,7 @@ class Pooler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # It wakes the thread that waits for a connection, which closing does not.
+        # A shutdown wakes the thread that waits in `accept`; closing the socket does not.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -89,12 +89,12 @@ class Pooler:
 
 
 def _answered(server: socket.socket, client: socket.socket) -> bool:
-    """Carry the answers over until the server is ready, and return whether no transaction is open."""
+    """Pass the answers on until the server is ready, and return whether no transaction is open."""
     for kind, content in iter(lambda: _read(server), None):
         client.sendall(_message(kind, content))
         if kind == b"Z":
             return content == b"I"
-    raise AssertionError("a server that is never ready")
+    raise AssertionError("the server closed the connection before it was ready")
 
 
 def _startup(client: socket.socket) -> bytes:

@@ -1,7 +1,7 @@
-"""A relay as a program of its own, with a hook for its workers. Takes its settings as JSON.
+"""A relay as a program, with a hook for its workers. Takes its settings as JSON.
 
-With an `election`, it is a `Harvest` that competes, with default time-outs; `as_command`, it is `thresher run`. With
-`topic_lock`, it shares topics by locks; with `threads` besides, in so many threads and without Spark.
+With `election`, it is a `Harvest` that competes, with default time-outs; with `as_command`, it is `thresher run`. With
+`topic_lock`, it shares topics by locks; with `threads` too, in that many threads and without Spark.
 """
 
 import json
@@ -76,10 +76,10 @@ def in_threads(settings: Settings, given: dict[str, Any]) -> int:
 
 
 def compete(settings: Settings, given: dict[str, Any]) -> int:
-    """Compete as a program does that embeds a relay, or as the command."""
+    """Compete as a program that embeds a relay, or as the command."""
     if given.get("as_command"):
         return command(settings, given)
-    # The others start without them.
+    # Imported here: the other kinds of programs start without these modules.
     from thresher.election.settings import ElectionKind, ElectionSettings
     from thresher.harvest.harvest import Harvest
 
@@ -94,7 +94,7 @@ def compete(settings: Settings, given: dict[str, Any]) -> int:
 
 
 def command(settings: Settings, given: dict[str, Any]) -> int:
-    """Compete as `thresher run`; its exit code is this program's."""
+    """Compete as `thresher run`; return its exit code."""
     from thresher.cli.app import main as thresher
 
     flags = {

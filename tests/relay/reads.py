@@ -1,4 +1,4 @@
-"""Reads pending rows as the prefetch does: what was read is in flight, by id and create time."""
+"""Reads pending rows as the prefetch does: rows that were read are in flight, by id and create time."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ def read(
 
 
 def count_fetches(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return how many reads there are from now on, of which kind."""
+    """Return a counter of the reads from now on, by kind."""
     fetch, kinds = ArrowSession.fetch, Counter[str]()
 
     def counted(arrow: ArrowSession, query: str, wanted: dict[str, Any], **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Progress records that no relay wrote, for tests of what settling does with them."""
+"""Progress records made by hand, for tests of settling."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +9,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def recorded(*rows: tuple[int, datetime, Fate]) -> Progress:
-    """Return a record of these rows: their ids, create times and fates."""
+    """Return a progress record of these rows: their ids, create times and fates."""
     return Progress(
         origin=Origin(outbox_id="", system_id="", incarnation="", term="", shard=0),
         number=1,

@@ -1,4 +1,4 @@
-"""A protocol against a model of Kafka and of the table: any step may be the last, or be taken late."""
+"""A protocol against a model of Kafka and of the table: any step may be an attempt's last one, or come late."""
 
 import random
 
@@ -22,7 +22,7 @@ from thresher.core.errors import Superseded
 from thresher.delivery.claims import LANES
 from thresher.delivery.rules import Poison
 
-# Four in five can be sent.
+# About three in four can be sent.
 NATURES = [*[GOOD] * 16, NAMED_POISON, POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION]
 NATURES += [REROUTED, REROUTED, MERGED, MERGED]
 KEYS = [b"k", b"k", b"k", b"l", None]
@@ -37,7 +37,7 @@ class Relayed(RuleBasedStateMachine):
 
     @initialize(
         poison=st.sampled_from([Poison.DEAD_LETTER, Poison.BLOCK_KEY]),
-        # A record of progress for everything, or for two rows at a time.
+        # A progress record has room for a whole batch, or for two rows.
         progress_bytes=st.sampled_from([900_000, 900_000, 4_096 + 40]),
         disasters=st.booleans(),
         stormy=st.booleans(),
@@ -49,7 +49,7 @@ class Relayed(RuleBasedStateMachine):
         self.world.launch(self.world.terms[-1])
 
     def attempt(self, choice: int) -> Attempt:
-        """Most often the newest."""
+        """Return an attempt, most often the newest."""
         attempts = self.world.attempts
         return attempts[-1] if choice < 12 else attempts[choice % len(attempts)]
 
@@ -65,7 +65,7 @@ class Relayed(RuleBasedStateMachine):
         if self.disasters:
             self.back_up()
         if not self.world.merging:
-            # Only a transform sends a row elsewhere.
+            # Only a transform sends a row to another topic or key.
             rows = [(topic, key, GOOD if nature in {REROUTED, MERGED} else nature) for topic, key, nature in rows]
         topic, key, nature = rows[0]
         self.world.write(topic, key, nature)
@@ -99,7 +99,7 @@ class Relayed(RuleBasedStateMachine):
     @precondition(lambda self: len(self.world.attempts) > 1)
     @rule(steps=st.integers(10, 60), luck=lucks)
     def step_in_turns(self, steps: int, luck: int) -> None:
-        """Let all that are alive go on, none of them for long."""
+        """Let all attempts take a few steps in turn."""
         draw = random.Random(luck)
         for _ in range(steps):
             if len(self.world.attempts) < 4 and draw.random() < 0.1:

@@ -1,4 +1,4 @@
-"""A relay of the test's own process, on the run's Spark, and what its tests look at."""
+"""A relay in the test process, on the run's Spark, and the values that tests look at."""
 
 import threading
 import time
@@ -23,17 +23,17 @@ from thresher.service.workload import Workload
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.policy import Policy
 
-# Seen: a relay is up 1.2 s after its start, and a row is there a few milliseconds later. A commit that a stall makes
-# last is not believed: the shard starts over, which takes as long again, more than once if need be.
+# Seen: a relay is up 1.2 s after its start, and a row arrives a few milliseconds later. A commit that a stall delays is
+# uncertain: the shard starts over, which takes as long again, perhaps more than once.
 RELAYED_SECONDS = 60.0
-# Workers of a machine that stalls are not taken for dead.
+# A stall of the machine does not make workers count as dead.
 POLICY = Policy(
     beat_seconds=0.2, back_off_most_seconds=2.0, healthy_seconds=10.0, silence_seconds=15.0, deaf_seconds=30.0
 )
 
 
 class Relaying:
-    """Runs a relay in a thread; leaving it stops the relay and raises what it ended with, unless that was looked at."""
+    """Runs a relay in a thread; leaving stops the relay and raises its error, unless the test has looked at it."""
 
     def __init__(
         self, settings: Settings | Workload, *, policy: Policy | None = None, hook: str | None = None, **options: Any
@@ -61,7 +61,7 @@ class Relaying:
             self.relay.kill()
             self._thread.join(30)
         if not self.looked_at and self.error is not None:
-            # It says more than whatever was missed because of it.
+            # The relay's error explains more than the condition that was not met because of it.
             raise self.error
 
     @property
@@ -70,7 +70,7 @@ class Relaying:
         return snapshot.shards if snapshot is not None else ()
 
     def ended(self, seconds: float = 120) -> BaseException | None:
-        """Wait for its end and return what it ended with."""
+        """Wait for the relay's end, and return its error."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the relay goes on"
         self.looked_at = True
@@ -86,7 +86,7 @@ class Relaying:
         return bool(shards) and all(shard.gauges.get("relaying") for shard in shards)
 
     def pid(self, shard: int) -> int:
-        """Wait for a process that serves the shard, and return it: there is none between two attempts."""
+        """Wait for the process that serves the shard, and return its id: between two attempts there is none."""
         found: list[int] = []
 
         def there() -> bool:
@@ -97,7 +97,7 @@ class Relaying:
         return found[0]
 
     def errors(self) -> Counter[str]:
-        """Return what was met, by kind; not commits that just took long, which any stall makes."""
+        """Return the errors by kind, without commits that took too long, which any stall may cause."""
         found: Counter[str] = Counter()
         for shard in self.shards:
             for name, count in shard.counts.items():
@@ -106,11 +106,11 @@ class Relaying:
         return found
 
     def sent(self) -> float:
-        """How many rows were sent: those of a commit that was in doubt are counted when recovery has found them."""
+        """The number of rows that were sent. Rows of a commit in doubt are counted when recovery has found them."""
         return self.total("relayed") + self.total("recovered")
 
     def undisturbed(self) -> None:
-        """See that no shard had to start over, unless because a topic that was just made had no leader yet."""
+        """Check that no shard had to start over, except because a new topic had no leader yet."""
         for shard in self.shards:
             assert shard.restarts == 0 or "did not say how" in (shard.last_error or ""), shard
 
@@ -124,7 +124,7 @@ class Relaying:
 
 
 class Place:
-    """An outbox in a database of its own, and topics under a prefix of its own."""
+    """An outbox in a database, and topics under a prefix, both of one test."""
 
     def __init__(
         self, stack: Stack, dsn: str, prefix: str, *, shape: Shape = Shape.THRESHER, table: str = "outbox"
@@ -173,17 +173,17 @@ class Place:
         return self.sql(f"SELECT id, kind, reason, attempts, blocking FROM {self.table.companion('_dead')} ORDER BY id")
 
     def read(self, count: int, *topics: str, seconds: float = RELAYED_SECONDS) -> list[Message]:
-        """Read committed records until there are so many, and see that there are no more."""
+        """Read committed records until there are `count`, and check that there are no more."""
         return read_committed(self.stack.kafka.bootstrap, topics or (self.topic,), count, seconds)
 
 
 def taken_over(settings: Settings) -> Mandate:
-    """Take over as a relay does: what time may mend, such as a topic that was just made, is tried again."""
+    """Take over as a relay does: an error that time may cure, such as a new topic, is retried."""
     return tried_again(lambda: take_over(settings))
 
 
 def tried_again(begin: Callable[[], Mandate | None]) -> Mandate:
-    """Begin as a service does, and return what it is told: what time may mend is tried again."""
+    """Begin as a service does, and return the result: an error that time may cure is retried."""
     deadline = time.monotonic() + RELAYED_SECONDS
     while True:
         try:
@@ -214,7 +214,7 @@ def read_committed(
     places: list[TopicPartition] = []
 
     def known() -> bool:
-        """Whether the broker has heard of all topics: one may just have been made."""
+        """Whether the broker knows all topics: one of them may be new."""
         found = consumer.list_topics(timeout=30).topics
         places[:] = [
             TopicPartition(topic, partition, 0)
@@ -224,7 +224,7 @@ def read_committed(
         return {place.topic for place in places} == set(topics)
 
     try:
-        eventually(known, seconds, lambda: f"not all of {topics} are there")
+        eventually(known, seconds, lambda: f"the broker does not know all of {topics}")
         consumer.assign(places)
         deadline = time.monotonic() + seconds
         quiet = None

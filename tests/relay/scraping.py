@@ -1,4 +1,4 @@
-"""A process of a relay that is seen from outside."""
+"""A relay's process as seen from outside."""
 
 from dataclasses import dataclass, field
 

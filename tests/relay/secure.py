@@ -1,4 +1,4 @@
-"""How a client comes in by SASL_SSL with SCRAM, as a configuration file has it."""
+"""The properties of a client that connects by SASL_SSL with SCRAM, as in a configuration file."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ def secure(stack: Stack, **changes: Any) -> dict[str, Any]:
 
 
 def codecs(stack: Stack, topic: str) -> set[int]:
-    """How the batches of a topic are compressed, as its files have it: 0 not at all, 3 lz4."""
+    """The compression codes of a topic's batches, read from its segment files: 0 none, 3 lz4."""
     found = set()
     for log in (stack.directory / "kafka-1" / "data").glob(f"{topic}-*/*.log"):
         content = log.read_bytes()
         while content:
-            # Base offset, length, epoch of the leader, magic, checksum, attributes.
+            # The header of a record batch: base offset, length, leader epoch, magic, checksum, attributes.
             length, attributes = int.from_bytes(content[8:12]), int.from_bytes(content[21:23])
-            if not attributes & 0x20:  # not the end of a transaction
+            if not attributes & 0x20:  # not a transaction's end marker
                 found.add(attributes & 0x07)
             content = content[12 + length :]
     return found

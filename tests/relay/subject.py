@@ -27,9 +27,9 @@ TABLE = TableName(table="outbox")
 
 
 class RelaySubject(CrashSubject):
-    """A relay with four shards under a load of a few writers. `delivery` is that of relays started from now on.
+    """A relay with four shards under a load of a few writers. `delivery` is used by relays that are started later.
 
-    `batch_rows` is what a transaction has at most. Up to 200, every read is one for a few rows.
+    `batch_rows` is the most rows of a transaction. Up to 200, every read is a small one, without windows.
     """
 
     name = NAME
@@ -62,14 +62,14 @@ class RelaySubject(CrashSubject):
 
     @property
     def history(self) -> Path:
-        """Where the load notes what it writes."""
+        """The history file of the load."""
         return self._loads[-1].history
 
     def begin_load(self) -> None:
         self._begin(rate=self._rate)
 
     def _begin(self, **plan: Any) -> Load:
-        # What overlaps has no order, and may come between a record and its repeat.
+        # Overlapping transactions have no order: their rows may come between a record and its repeat.
         own_keys = self.delivery is Delivery.AT_LEAST_ONCE
         load = Load(
             self, self._directory, **{"keys": self.keys, "writers": 3, "skew": 0.5, "own_keys": own_keys, **plan}
@@ -84,7 +84,7 @@ class RelaySubject(CrashSubject):
     # The end
 
     def pending(self) -> int:
-        """Return how many rows wait."""
+        """Return the number of pending rows."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             row = connection.execute("SELECT count(*) FROM outbox").fetchone()
         return int(row[0]) if row else 0
@@ -96,10 +96,10 @@ class RelaySubject(CrashSubject):
         return judged(self, [load.history for load in self._loads], everything=everything)
 
     def held(self) -> Held:
-        """Return what the database still has."""
+        """Return the pending and dead rows of the database."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             return rows_held(connection, TABLE)
 
     def transactions(self) -> list[Transaction]:
-        """Return what all loads so far have written."""
+        """Return the transactions of all loads so far."""
         return [each for load in self._loads for each in read_history(load.history)]

@@ -1,7 +1,7 @@
-"""A model of the outbox's tables: pending rows, marks, dead rows and control rows, each call a transaction of its own.
+"""A model of the outbox's tables: pending rows, marks, dead rows and control rows. Each call is a transaction.
 
-The property tests' world keeps its rows here, and `tests/contract` holds the same model against the store's contract
-beside Postgres. Rows are known by id and create time; messages are whatever the caller gives, with a topic and a key.
+The property tests keep their rows here, and `tests/contract` tests the same model against the store's contract, beside
+Postgres. Rows are identified by id and create time; a message is any object with a topic and a key.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Keyed(Protocol):
-    """What the tables look at in a message."""
+    """The parts of a message that the tables use."""
 
     @property
     def topic(self) -> str: ...
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=Keyed)
 
 @dataclass(frozen=True, slots=True)
 class DeadEntry(Generic[M]):
-    """A row that was set aside, and why."""
+    """A row that was set aside, and its fate."""
 
     message: M
     fate: DeadFate
@@ -40,7 +40,7 @@ class DeadEntry(Generic[M]):
 
 @dataclass
 class TableModel(Generic[M]):
-    """The tables of one outbox. A snapshot is a backup: what is written later is not in it."""
+    """The tables of one outbox."""
 
     bucket: Callable[[int, M], int]
     size: Callable[[M], int] = lambda _: 1
@@ -51,7 +51,7 @@ class TableModel(Generic[M]):
     next_id: int = 1
 
     def snapshot(self) -> "TableModel[M]":
-        """Return the tables as they are now."""
+        """Return a copy of the tables, as a backup."""
         return replace(
             self, outbox=dict(self.outbox), dead=dict(self.dead), marks=dict(self.marks), control=dict(self.control)
         )
@@ -71,7 +71,7 @@ class TableModel(Generic[M]):
         self.outbox[id_] = (time, message)
 
     def truncate(self) -> None:
-        """Empty the outbox and begin with the first id again."""
+        """Truncate the outbox, and restart its ids."""
         self.outbox.clear()
         self.marks.clear()
         self.next_id = 1
@@ -79,7 +79,7 @@ class TableModel(Generic[M]):
     # Reading
 
     def pending(self, wanted: Wanted, leader: Hashable = None) -> list[tuple[int, int, M]]:
-        """Return rows that may be sent, in the order of the buckets, each by id; not what this leader has marked."""
+        """Return rows that may be sent, by bucket and then by id, without the rows that this leader has marked."""
         blocked = {_stream(entry.message) for entry in self.dead.values() if entry.fate.blocking}
         left_out = {*wanted.hot_keys, *(stream for stream in blocked if stream[1] is not None)}
         cut = 2**63
@@ -112,7 +112,7 @@ class TableModel(Generic[M]):
     # Marks
 
     def mark(self, wanted: Wanted, leader: Hashable, relay: str, term: str) -> list[tuple[int, int, M]]:
-        """Mark rows that may be sent and return them as `pending` does; `Superseded` if the term is another's."""
+        """Mark rows that may be sent, and return them as `pending` does; raises `Superseded` under another term."""
         if self.term(relay) != term:
             raise Superseded("the term is another's")
         found = self.pending(wanted, leader)
@@ -120,12 +120,12 @@ class TableModel(Generic[M]):
         return found
 
     def mark_rows(self, ids: Collection[int], leader: Hashable, relay: str, term: str) -> None:
-        """Mark what is there of these rows; nothing if the term is another's."""
+        """Mark those of these rows that exist; none under another term."""
         if self.term(relay) == term:
             self.marks.update(dict.fromkeys((id_ for id_ in ids if id_ in self.outbox), leader))
 
     def reset(self, ids: Collection[int], leader: Hashable, relay: str, term: str) -> int:
-        """Take this leader's marks off; return how many there were, none if the term is another's."""
+        """Remove this leader's marks, and return their number; 0 under another term."""
         if self.term(relay) != term:
             return 0
         mine = {id_ for id_ in ids if self.marks.get(id_) == leader}
@@ -136,7 +136,7 @@ class TableModel(Generic[M]):
     # Settling
 
     def settle(self, fates: Fates, mark: Hashable = None) -> list[Version]:
-        """Remove what just goes, with a mark only what carries it, and set the dead aside; return what was found."""
+        """Remove settled rows (with a mark, only marked ones) and set dead rows aside; return the rows found."""
         pairs = zip(fates.ids, fates.create_times, strict=True)
         going = [pair for pair in pairs if mark is None or self.marks.get(pair[0]) == mark]
         found = [version for version in going if self._remove(version) is not None]
@@ -148,7 +148,7 @@ class TableModel(Generic[M]):
         return found
 
     def left(self, versions: Collection[Version], mark: Hashable = None) -> list[Version]:
-        """Return which of the rows are pending; with a mark, of those that carry it."""
+        """Return the rows that are still pending; with a mark, only rows with that mark."""
         return [
             (id_, time)
             for id_, time in versions
@@ -164,7 +164,7 @@ class TableModel(Generic[M]):
     # Dead rows
 
     def replay(self, versions: Collection[Version], time: int) -> list[M]:
-        """Put dead rows back under their ids, of several with one id the oldest; none if an id is taken."""
+        """Put dead rows back under their ids; of several with one id, the oldest. If an id is taken, change nothing."""
         chosen: dict[int, Version] = {}
         for version in sorted(versions):
             chosen.setdefault(version[0], version)
@@ -178,11 +178,11 @@ class TableModel(Generic[M]):
     # Control rows
 
     def term(self, relay: str) -> str | None:
-        """Return whose term it is; None without a row."""
+        """Return the term of the control row; None without a row."""
         return self.control[relay].term if relay in self.control else None
 
     def insert(self, row: NewControlRow, time: datetime = _EPOCH) -> list[str]:
-        """Insert a control row, unless the outbox is relayed under the names that are returned, or the name has one."""
+        """Insert a control row, unless the name has one or the outbox has rows of other names, which are returned."""
         others = sorted(name for name, each in self.control.items() if each.outbox == row.outbox and name != row.name)
         if not others and row.name not in self.control:
             self.control[row.name] = ControlRow(
@@ -218,7 +218,7 @@ class TableModel(Generic[M]):
         return True
 
     def rename(self, relay: str, *, old: str, outbox: str) -> bool:
-        """Give an outbox's row another name; where that has one, the old row goes."""
+        """Give an outbox's row another name; if that name has a row already, delete the old row."""
         row = self.control.get(old)
         if row is None or row.outbox != outbox or (relay in self.control and relay == old):
             return False
@@ -227,7 +227,7 @@ class TableModel(Generic[M]):
         return True
 
     def adopt(self, relay: str, *, system_id: str) -> bool:
-        """Let a row belong to a database, and forget its progress topic."""
+        """Assign a row to this database, and forget its progress topic."""
         if relay not in self.control:
             return False
         self.control[relay] = replace(self.control[relay], system_id=system_id, progress_topic_id=None)

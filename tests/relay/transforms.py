@@ -1,4 +1,4 @@
-"""Transforms for tests, found by the workers by import path."""
+"""Transforms for tests, which workers import by path."""
 
 import time
 from pathlib import Path
@@ -29,14 +29,14 @@ def shout(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def elsewhere(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Send everything to another topic, under its value as key."""
+    """Send every row to another topic, with its value as the key."""
     topics = pc.binary_join_element_wise(batch.column("topic"), pa.scalar("elsewhere"), "-")
     batch = batch.set_column(batch.schema.get_field_index("topic"), "topic", topics)
     return batch.set_column(batch.schema.get_field_index("key"), "key", batch.column("value"))
 
 
 def merged(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Send everything under one key, to the topic whose name is a letter shorter."""
+    """Send every row under one key, to the topic whose name is one letter shorter."""
     topics = pc.utf8_slice_codeunits(batch.column("topic"), 0, -1)
     keys = pa.array([b"one"] * batch.num_rows, pa.binary())
     batch = batch.set_column(batch.schema.get_field_index("topic"), "topic", topics)
@@ -57,7 +57,7 @@ def picky(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def choosy(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Fail on some rows, leave others out, and pass all the rest as they are."""
+    """Fail on some rows, filter others, and pass the rest unchanged."""
     values = batch.column("value").to_pylist()
     if FAILING in values:
         raise ValueError("not this one")
@@ -70,14 +70,14 @@ def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def out_of_order(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Fail as long as the file is there that a row's value names."""
+    """Fail while the file exists that a row's value names."""
     if any(Path(value.decode()).exists() for value in batch.column("value").to_pylist()):
         raise RuntimeError("out of order")
     return batch
 
 
 def stuck(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return when the files are gone that rows have for values."""
+    """Return when the files that the rows' values name are gone."""
     while any(Path(value.decode()).exists() for value in batch.column("value").to_pylist()):
         time.sleep(0.05)
     return batch

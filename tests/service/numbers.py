@@ -1,7 +1,7 @@
-"""A second workload, as small as one can be: each shard writes 0, 1, 2, … to its partition of a topic, each once.
+"""A minimal second workload: each shard writes 0, 1, 2, … to its partition of a topic, each number once.
 
-Take-over writes the term to a topic of its own, where the watch finds a newer one. A shard's transactional id fences
-the attempts before it, of whatever term; then the shard goes on behind the last number that was committed.
+Take-over writes the term to a separate topic, where the watch finds a newer term. A shard's transactional id fences
+the earlier attempts of any term; then the shard goes on after the last committed number.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ Config = Mapping[str, Any]
 
 @dataclass
 class Progress:
-    """What the publisher tells the reader: the next number."""
+    """The next number, which the publisher passes to the reader."""
 
     next: int = 0
 
 
 def read(shard: Shard, config: Config) -> Iterator[pa.RecordBatch]:
-    """Give the numbers behind the last one, which the publisher has found."""
+    """Yield the numbers after the last one, which the publisher has found."""
     while not shard.wait(PAUSE_SECONDS):
         first = shard.share(Progress).next
         yield pa.record_batch({"number": list(range(first, first + BATCH))})
@@ -67,7 +67,7 @@ def publish(shard: Shard, config: Config, batches: Iterator[pa.RecordBatch]) -> 
 
 
 def committed(kafka: Mapping[str, Any], topic: str, partition: int) -> list[str]:
-    """Return the committed values of a partition, up to where it ends now."""
+    """Return the committed values of a partition, up to its current end."""
     properties = {
         **kafka, "group.id": "unused", "enable.auto.commit": False, "isolation.level": "read_committed",
         "enable.partition.eof": True, "fetch.wait.max.ms": 20,
@@ -122,7 +122,7 @@ class NumbersTerm:
         self.events.append((shard, event, fields))
 
     def work_waits(self) -> bool:
-        # There is always another number.
+        # A counter always has a next number to write.
         return True
 
     def explain(self, shard: int, step: str) -> str | None:
@@ -133,7 +133,7 @@ class NumbersTerm:
 
 
 class NumbersReport:
-    """What a counter adds to its pages."""
+    """The workload's own part of the pages."""
 
     families: tuple[Family, ...] = (COUNTED,)
     error_kinds = ("broker_lost",)
@@ -157,7 +157,7 @@ class NumbersReport:
 
 
 class NumbersWorkload:
-    """A counter whose name is its topic's."""
+    """A counter, named after its topic."""
 
     wording = WORDING
     preload = ("tests.service.numbers",)

@@ -1,6 +1,6 @@
-"""A counter as a program of its own: competes, leads, shows its pages, and stops on SIGTERM. Takes its place as JSON.
+"""A counter as a program: competes, leads, serves its pages, and stops on SIGTERM. Takes its settings as JSON.
 
-Its first line of output is the port of its pages. Its last one names what it has imported that is a relay's.
+Its first line of output is the port of its pages. Its last line names the relay's modules that it has imported.
 """
 
 import json

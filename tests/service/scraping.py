@@ -1,4 +1,4 @@
-"""The pages of a process as a probe and a Prometheus see them, over HTTP."""
+"""Reads a process's pages over HTTP, as a probe and Prometheus do."""
 
 import json
 import urllib.error
@@ -33,7 +33,7 @@ class Scraper:
         return code, json.loads(body)
 
     def samples(self) -> Samples:
-        """Scrape, and return each sample by its name and its labels other than the pipeline's."""
+        """Scrape, and return the samples by name and labels, without the pipeline's label."""
         code, body = self.get("/metrics")
         assert code == 200, body
         found: Samples = {}
@@ -45,13 +45,13 @@ class Scraper:
         return found
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum the samples of a name that have these labels."""
+        """Return the sum of a name's samples with these labels."""
         wanted = set(labels.items())
         return sum(value for (each, has), value in self.samples().items() if each == name and wanted <= set(has))
 
 
 def counters(samples: Samples) -> Samples:
-    """Return what must never go back."""
+    """Return the counters, which must never decrease."""
     ends = ("_total", "_bucket", "_count", "_sum")
     return {key: value for key, value in samples.items() if key[0].endswith(ends)}
 

@@ -1,4 +1,4 @@
-"""A database with an outbox, a slot of its own, and streams of it."""
+"""A database with an outbox, a replication slot for one test, and streams of that slot."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ OUTBOX = TableName(table="outbox", schema="public")
 
 
 class Logged:
-    """What a test of the log has. Slots belong to the whole server, so that each has a name that nobody else uses."""
+    """The database of a test of the log. Slots belong to the whole server, so each test has a slot name of its own."""
 
     def __init__(self, dsn: str, source: Source) -> None:
         self.dsn, self.source = dsn, source
@@ -45,7 +45,7 @@ class Logged:
             made.close()
 
     def stash(self, *topics: str, **options: Any) -> None:
-        """Write messages in a transaction of their own."""
+        """Store messages in one transaction."""
         with self.connection.transaction():
             Outbox(**options).stash_many(self.connection, [Message(topic=topic, key=b"k") for topic in topics])
 
@@ -77,7 +77,7 @@ def logged(dsn: str, *, via: str = "table") -> Iterator[Logged]:
 
 
 def read_rows(stream: LogStream, count: int, *, rows: int = 10_000, seconds: float = 60.0) -> list[Chunk]:
-    """Return chunks until so many rows have come."""
+    """Read chunks until `count` rows have come, and return them."""
     chunks: list[Chunk] = []
     while sum(len(chunk.rows) for chunk in chunks) < count:
         chunk = stream.read(rows, 2**20, seconds)
@@ -87,7 +87,7 @@ def read_rows(stream: LogStream, count: int, *, rows: int = 10_000, seconds: flo
 
 
 def read_until(stream: LogStream, enough: Callable[[Chunk], bool], tries: int = 100) -> list[Chunk]:
-    """Return chunks until one is as wanted."""
+    """Read chunks until one satisfies `enough`, and return them."""
     chunks: list[Chunk] = []
     for _ in range(tries):
         chunk = stream.read(10_000, 2**20, 0.3)

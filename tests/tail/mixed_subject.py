@@ -1,7 +1,7 @@
-"""The tail as the subject of a random soak: of a table whose rows go once they were published, or of the log alone.
+"""The tail as the subject of a random soak: of a table whose rows are deleted after publishing, or of the log alone.
 
-Rows stay in the table until the slot is confirmed beyond them, whatever was published: so movement is what readers of
-committed records could read, and all is done when the slot is confirmed beyond the end of the load.
+Rows stay in the table until the slot is confirmed beyond them, even if they are published. So progress is measured by
+the offsets that readers of committed records can read. The load is drained when the slot is confirmed beyond its end.
 """
 
 import random
@@ -38,7 +38,7 @@ from thresher.tail.settings import Via
 from thresher.tail.slot import create_slot
 
 LAYOUT: Mapping[str, Any] = {"transforms": True}
-# Longer than a topic is missing or denied.
+# Longer than the faults in which a topic is missing or denied.
 _GRACE_SECONDS = 60.0
 _PATIENCE_SECONDS = 5.0
 _TABLE_KINDS = ("table-locked", "ids-restart")
@@ -48,7 +48,7 @@ _SLOT = """
 
 
 def tail_kinds(nodes: int = 1, via: Via = Via.TABLE) -> Kinds:
-    """Return every kind of fault that a tail meets on so many nodes; without a table, none that is a table's."""
+    """Return every kind of fault that a tail meets on this many nodes; without a table, no table faults."""
     kinds = {**relay_kinds(nodes), **spark_kinds(_layout)}
     return {kind: dealt for kind, dealt in kinds.items() if via is Via.TABLE or kind not in _TABLE_KINDS}
 
@@ -58,7 +58,7 @@ def _layout(draw: random.Random) -> dict[str, Any]:
 
 
 class LoggedRows(Rows):
-    """Messages in the log, and in no table."""
+    """Additional messages that are only in the log, not in a table."""
 
     def write(self, connection: psycopg.Connection[Any], rows: Iterable[Sequence[Any]]) -> None:
         for topic, key, value, partition, timestamp, names, values in rows:
@@ -67,7 +67,7 @@ class LoggedRows(Rows):
 
 
 class MixedTail(MixedRelay):
-    """A tail that comes in by a login, with rows of its own beside the load."""
+    """A tail that logs in to its broker, with additional rows beside the load."""
 
     shards = 1
     batch_rows = 50
@@ -106,7 +106,7 @@ class MixedTail(MixedRelay):
         return super()._begin(**plan)
 
     def look(self) -> Look | None:
-        """How many bytes of log wait; what was published or confirmed since is movement."""
+        """Return how many bytes of log wait, and whether any records were published or positions confirmed since."""
         try:
             confirmed, end = self._slot()
             seen = (confirmed, self._published())

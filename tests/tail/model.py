@@ -1,7 +1,7 @@
 """A model of the log, its slot, Kafka and the dead rows, on which attempts of a tail run step by step.
 
-Any step may be an attempt's last, and older attempts may go on. Whatever happens is judged: `AssertionError` where a
-promise is broken. Lanes and claims are left out: `tests/relay/model.py` has them.
+Any step may be an attempt's last, and older attempts may go on. Each event is judged: a broken promise raises
+`AssertionError`. Lanes and claims are left out: `tests/relay/model.py` has them.
 """
 
 import itertools
@@ -67,7 +67,7 @@ _HELD_TICKS = 3
 
 
 class Fenced(Exception):
-    """A newer epoch has been given out."""
+    """The broker has a newer epoch."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Running:
     steps: Iterator[Effect]
     due: Effect
     epoch: int = -1
-    # How many changes of the log its stream has handed over; None before it is open.
+    # How many changes of the log its stream has handed over; None before the stream is open.
     place: int | None = None
     last: list[TailProgress] = field(default_factory=list)
     # The records of the open transaction, each with its place among the transaction's rows.
@@ -102,30 +102,31 @@ class Running:
     in_flight: dict[int, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     generation: int = 0
-    # Whether its term found the slot adopted; how the log stood when it began; dead changes that are not durable yet.
+    # `adopted`: its term found the slot adopted. `stand`: the state of the log at its start. `owed`: dead changes that
+    # are not durable yet.
     adopted: bool = False
     stand: LogStand | None = None
     owed: list[DeadChange] = field(default_factory=list)
 
 
 class TailWorld:
-    """Everything."""
+    """The whole model."""
 
     def __init__(self, seed: int, waiting: int) -> None:
         self.random = random.Random(seed)
         self.waiting = waiting
         self.rules = Rules(grace_seconds=1e9)
-        # The server: its system and timeline, its log's end, and where earlier timelines ended.
+        # The server: its system id and timeline, the end of its log, and the ends of earlier timelines.
         self.system, self.timeline, self.end = 1, 1, 90
         self.left: list[tuple[int, int]] = []
         self.numbers = itertools.count(1)
         self.log: list[Written] = []
         self.ends: list[int] = []
-        # Where the slot was made, and how far it is confirmed.
+        # The position at which the slot was created, and its confirmed position.
         self.made = self.confirmed = 100
-        # The control row knows no progress topic: whoever takes over next accepts the slot as it is.
+        # The control row has no progress topic: the next leader accepts the slot as it is.
         self.accepted = True
-        # Others have moved the slot: that may be noticed, and has to be if changes are missing.
+        # `moved`: others have moved the slot. `gap`: changes are missing, which must be noticed.
         self.moved = self.gap = False
         self.given_up: set[int] = set()
         self.missing_topics: set[str] = set()
@@ -138,7 +139,7 @@ class TailWorld:
         self.attempts: list[Running] = []
         self.take_over()
 
-    # What happens
+    # Events
 
     def lsn(self) -> int:
         """Return the next position of the log."""
@@ -146,7 +147,7 @@ class TailWorld:
         return self.end
 
     def commit(self, rows: list[tuple[str, bytes | None, int]]) -> None:
-        """A transaction is committed. Some of its changes share a position."""
+        """Commit a transaction. Some of its changes share a position."""
         changes, change = [], 0
         for place, row in enumerate(rows):
             change = change if place and self.random.random() < 0.3 else self.lsn()
@@ -160,7 +161,7 @@ class TailWorld:
         self.ends.append(end)
 
     def take_over(self) -> None:
-        """Another process leads; its predecessor may go on for a while."""
+        """Let another process lead; its predecessor may go on for a while."""
         self.terms.append(f"term-{len(self.terms)}")
         self.adopted = self.accepted
         if self.accepted:
@@ -168,7 +169,7 @@ class TailWorld:
         self.launch()
 
     def fail_over(self, share: float) -> None:
-        """A standby goes on that had not got all of the log, but what was published; its slot may be behind."""
+        """Promote a standby that has all published changes, but perhaps not the whole log; its slot may be behind."""
         self.attempts.clear()
         if self.moved:
             return
@@ -183,7 +184,7 @@ class TailWorld:
         self.timeline, self.end = self.timeline + 1, left - 10
 
     def make_slot_anew(self) -> None:
-        """Somebody drops the slot while nobody reads it, and makes another."""
+        """Drop the slot while no tail reads it, and create another."""
         self.attempts.clear()
         self.made = self.confirmed = self.lsn()
         done = {each.number for each in self.sent} | set(self.dead)
@@ -193,13 +194,13 @@ class TailWorld:
         self.gap |= bool(lost) and not self.accepted
 
     def adopt(self) -> None:
-        """An operator accepts the slot as it is."""
+        """Let an operator accept the slot as it is."""
         self.attempts.clear()
         self.accepted = True
         self.take_over()
 
     def move_to_another_system(self) -> None:
-        """The outbox goes on in another database, whose log is shorter; an operator adopts that."""
+        """Move the outbox to another database, whose log is shorter; an operator adopts it."""
         self.system, self.timeline, self.end, self.left = self.system + 1, 1, 90, []
         self.log, self.ends, self.sent = [], [], []
         self.made = self.confirmed = 100
@@ -221,7 +222,7 @@ class TailWorld:
         self.attempts.append(Running(term, buffer, book, steps, next(steps), adopted=self.adopted))
 
     def step(self, attempt: Running) -> None:
-        """Do what an attempt asks for next; an error ends it."""
+        """Do an attempt's next effect; an error ends the attempt."""
         if attempt not in self.attempts:
             return
         try:
@@ -232,7 +233,7 @@ class TailWorld:
             self.attempts.remove(attempt)
 
     def read(self, attempt: Running, rows: int, *, idle: bool) -> None:
-        """Its stream hands over some changes, as far as there is room."""
+        """Let its stream hand over some changes, as far as the buffer has room."""
         if attempt.place is None or attempt not in self.attempts:
             return
         if attempt.owed:
@@ -258,7 +259,7 @@ class TailWorld:
             attempt.buffer.paid()
 
     def settle(self, attempt: Running) -> None:
-        """Its settler does the next thing."""
+        """Let its settler settle the next progress record."""
         try:
             with self._noticing():
                 self._settle(attempt)
@@ -267,11 +268,11 @@ class TailWorld:
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
-        """What is missing is noticed, and an operator accepts it."""
+        """Handle `LogLost`: it must have a cause, and an operator accepts the slot."""
         try:
             yield
         except LogLost:
-            assert self.moved, "nothing is missing"
+            assert self.moved, "the log counts as lost although the slot was not moved"
             self.adopt()
 
     def _settle(self, attempt: Running) -> None:
@@ -284,7 +285,7 @@ class TailWorld:
         self._set_aside(list(progress.dead.values()))
         for id_ in progress.ids:
             attempt.in_flight.pop(id_, None)
-        # A report of a stream whose session was ended does not arrive.
+        # A confirmation over a stream whose session was ended does not arrive.
         if attempt.place is not None and attempt is self.attempts[-1]:
             assert progress.coverage.noted <= decode(self.progress[-1]).coverage.noted, "confirmed before it was noted"
             self.confirmed = max(self.confirmed, progress.coverage.noted)
@@ -310,10 +311,10 @@ class TailWorld:
         )
         return attempt.stand
 
-    # Judging
+    # The verdict
 
     def judge(self) -> None:
-        """See that nothing is repeated, reordered, both sent and dead, or out of reach."""
+        """Check that no change is repeated, reordered, both sent and dead, or lost."""
         numbers = [each.number for each in self.sent]
         assert len(set(numbers)) == len(numbers), "repeated"
         assert not set(numbers) & set(self.dead), "sent, and set aside too"
@@ -332,13 +333,13 @@ class TailWorld:
                 continue
             done = each.number in self.dead or each.number in numbers
             if not done:
-                # Nobody could read it again.
+                # Before the confirmed position, no tail could read the change again.
                 assert each.position.commit >= self.confirmed, "lost: the slot is beyond it"
                 assert not covered.decides(each.position) or each.position in covered.dead, "lost: it counts as decided"
 
     @property
     def drained(self) -> bool:
-        """Whether all that was committed has come to its end, and the slot keeps nothing back."""
+        """Whether every committed change has its fate, and the slot is confirmed beyond all of them."""
         return (
             not self.gap
             and self.confirmed >= max(self.ends, default=0)
@@ -346,16 +347,16 @@ class TailWorld:
         )
 
     def judge_end(self) -> None:
-        """See that all was sent, or set aside if it cannot be."""
+        """Check that every change was sent, or was set aside because it cannot be sent."""
         self.judge()
         numbers = {each.number for each in self.sent}
-        assert not self.gap, "what is missing was overlooked"
+        assert not self.gap, "a gap in the log was not noticed"
         for each in self.log:
             if each.number in self.given_up:
                 continue
             assert each.number in numbers or each.number in self.dead, f"not published: {each}"
             assert each.number in numbers or each.nature != GOOD, f"set aside: {each}"
-        assert self.confirmed >= max(self.ends, default=0), "the slot keeps log back"
+        assert self.confirmed >= max(self.ends, default=0), "the slot is not confirmed to the end"
 
     # Effects
 
@@ -398,8 +399,8 @@ class TailWorld:
         return attempt.last
 
     def _open(self, attempt: Running) -> None:
-        assert not self.gap, "what is missing was overlooked"
-        assert self.confirmed <= attempt.buffer.coverage.noted, "what the slot begins with is not recorded"
+        assert not self.gap, "a gap in the log was not noticed"
+        assert self.confirmed <= attempt.buffer.coverage.noted, "the slot's start is beyond the recorded coverage"
         if attempt.adopted and attempt is self.attempts[-1]:
             self.accepted = False
         attempt.buffer.begin_at(self.confirmed)
@@ -433,7 +434,7 @@ class TailWorld:
     def _about_kafka(self, attempt: Running, effect: Effect) -> Any:
         match effect:
             case OpenAhead() | CloseAhead():
-                # A producer that cannot open is given up while it carries nothing.
+                # A producer that cannot open a transaction is discarded while it holds no records.
                 return not attempt.owed and self.random.random() > 0.02
             case Begin():
                 return self._begin(attempt)
@@ -479,7 +480,7 @@ class TailWorld:
         self._require_epoch(attempt)
         luck = self.random.random()
         if luck < 0.05:
-            # It did not arrive, and nobody knows.
+            # The commit did not arrive, and its outcome is unknown.
             return False
         assert attempt.staged is not None
         self.progress.append(encode(attempt.staged))
@@ -487,7 +488,7 @@ class TailWorld:
         for _, row in attempt.produced:
             position = by_number[row.id].position
             self.sent.append(next(each for each in self.log if each.position == position))
-        # Or it did, and nobody knows.
+        # Or the commit arrived, and its outcome is unknown.
         return luck >= 0.1
 
     def _require_epoch(self, attempt: Running) -> None:

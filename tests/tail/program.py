@@ -1,4 +1,4 @@
-"""A tail as a program of its own, with a hook for its worker. Takes its settings as JSON."""
+"""A tail as a program, with a hook for its worker. Takes its settings as JSON."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ from thresher.tail.settings import TailLimits, TailSettings, Via
 
 
 def nothing_left(rows: list[int]) -> int:
-    """Return how many rows are left after a recovery: those of the log are known by numbers of their attempt alone."""
+    """Return 0: rows of the log have only numbers of their attempt, so none can be counted after a recovery."""
     return 0 * len(rows)
 
 

@@ -1,4 +1,4 @@
-"""The tail as the subject of runs with faults: an outbox table whose rows are deleted once they were published."""
+"""The tail as the subject of runs with faults: an outbox table whose rows are deleted after publishing."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ SLOT = f"thresher_{TABLE.table}"
 
 
 class TailSubject(RelaySubject):
-    """A tail under a load of a few writers, and of rows that can never be sent when a test wants some."""
+    """A tail under a load of a few writers; a test may add rows that can never be sent."""
 
     shards = 1
     left = "tests.tail.program:nothing_left"
@@ -37,7 +37,7 @@ class TailSubject(RelaySubject):
         return Program(module="tests.tail.program", settings={**given, "policy": self.policy, **settings})
 
     def write_bad(self, value: str) -> None:
-        """Commit a row for a topic that is not there."""
+        """Commit a row for a topic that does not exist."""
         with psycopg.connect(self.dsn) as connection:
             Outbox(TABLE.table).stash(connection, Message(topic=f"{NAME}.missing", key="k", value=value))
 

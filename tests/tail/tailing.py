@@ -1,4 +1,4 @@
-"""A tail of the test's own process, on the run's Spark, and what its tests look at."""
+"""A tail in the test process, on the run's Spark, and the values that tests look at."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ _NUMBERS = itertools.count(1)
 
 
 class Tailing(Relaying):
-    """Runs a tail in a thread; leaving it stops the tail and raises what it ended with, unless that was looked at."""
+    """Runs a tail in a thread; leaving stops the tail and raises its error, unless the test has looked at it."""
 
     def __init__(
         self, settings: TailSettings, *, policy: Policy | None = None, hook: str | None = None, **options: Any
@@ -40,7 +40,7 @@ class Tailing(Relaying):
 
 
 class TailPlace:
-    """An outbox in a database of its own with a slot, and topics under a prefix of its own."""
+    """An outbox in a database, with a slot, and topics under a prefix, all of one test."""
 
     def __init__(
         self, stack: Stack, dsn: str, prefix: str, via: Via = Via.TABLE, shape: Shape = Shape.THRESHER
@@ -96,7 +96,7 @@ class TailPlace:
         return Tailing(self.settings(**changes), **options)
 
     def relay_settings(self) -> Settings:
-        """Return a relay's, of the same outbox under the same name."""
+        """Return the settings of a relay of the same outbox, under the same name."""
         tail = self.settings()
         return Settings(name=tail.name, dsn=tail.dsn, outbox=tail.outbox, kafka=tail.kafka)
 
@@ -119,11 +119,11 @@ class TailPlace:
         return self.sql("SELECT id, kind, reason, kafka_topic, kafka_value FROM outbox_dead ORDER BY id")
 
     def read(self, count: int, *topics: str, seconds: float = RELAYED_SECONDS) -> list[Message]:
-        """Read committed records until there are so many, and see that there are no more."""
+        """Read committed records until there are `count`, and check that there are no more."""
         return read_committed(self.stack.kafka.bootstrap, topics or (self.topic,), count, seconds)
 
     def drop_slot(self) -> None:
-        """Let the slot go: slots belong to the whole server."""
+        """Drop the slot, which would outlive the test's database."""
 
         def gone() -> bool:
             with self.slots() as slots:

@@ -1,10 +1,10 @@
-"""Frames as a server sends them, made for tests."""
+"""Replication frames as a server sends them, built for tests."""
 
 import struct
 from collections.abc import Sequence
 
 EPOCH = 946_684_800_000_000
-# Numbers of types, by the name of the column of our own shape.
+# Type OIDs by column name, in Thresher's own shape.
 COLUMNS = {
     "id": 20, "create_time": 1184, "kafka_topic": 1043, "kafka_key": 17, "kafka_value": 17, "kafka_header_keys": 1009,
     "kafka_header_values": 1001, "kafka_partition": 23, "kafka_timestamp": 1184, "dispatched_time": 1184,

@@ -1,4 +1,4 @@
-"""Kills a part of a tracker at a crash point, once: called in its workers, which are told how by a variable."""
+"""Kills a part of a tracker at a crash point, once. Called in its workers, with an order in an environment variable."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def _told() -> dict[str, Any]:
 
 
 def reached(point: str, _shard: int, messages: list[int]) -> None:
-    """Kill whom the variable names at the nth transaction with messages that gets to its point."""
+    """Kill the process that the variable names, when the nth transaction with messages reaches its crash point."""
     told = _told()
     if point != told["point"] or not messages:
         return
@@ -34,7 +34,7 @@ def reached(point: str, _shard: int, messages: list[int]) -> None:
     me = os.getpid()
     victim = {"worker": me, "jvm": _java_of(me), "driver": int(told["driver"])}[told["who"]]
     os.kill(victim, signal.SIGKILL)
-    # What it still did would look like what a crash leaves.
+    # The worker does nothing more: its further work would not follow a crash of the victim.
     time.sleep(60)
 
 

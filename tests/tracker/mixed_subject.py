@@ -1,4 +1,4 @@
-"""Queues with trackers as the subject of a random soak: whatever dies, every message is processed, or a dead letter."""
+"""Queues with trackers as the subject of a random soak: every message is processed or becomes a dead letter."""
 
 import math
 import signal
@@ -21,7 +21,7 @@ from thresher.queue.wire.marker import MarkerMalformed, MessageId, decode
 from thresher.queue.wire.record import ORIGIN_ID, parse_message_id
 
 TRACKERS = 2
-# Of all queues together: that many records at the ends of partitions are worth a look.
+# Up to this many records behind the offsets of all queues, the topics are read to find out whether a message waits.
 _TRAILING = 200
 SECTION = {"election": "neli", "status": "off", "shards": 2, "num-offsets-per-commit": 50}
 _KINDS: Kinds = {
@@ -39,13 +39,13 @@ def tracked_kinds(nodes: int = 1) -> Kinds:
 
 
 class TrackedConsumers(Consumers):
-    """Consumers, and trackers beside them, of which one leads."""
+    """Consumers and trackers; one of the trackers leads."""
 
     @property
     def _trackers(self) -> list[Started]:
         return [each for each in self._started if getattr(each, "tracks", False)]
 
-    def keep_up(self, *, newest_ended: bool) -> None:  # noqa: ARG002 - any of them
+    def keep_up(self, *, newest_ended: bool) -> None:  # noqa: ARG002 - any of them may end
         while len(self._trackers) < TRACKERS:
             begun = self._begun({"tracker": True})
             begun.tracks = True  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ class TrackedConsumers(Consumers):
 
     def kill_tracker_worker(self, which: int) -> bool:
         victim = self._tracker(which)
-        # The last process below may be the JVM, while there is no worker yet.
+        # Before the first worker starts, the last descendant may be the JVM.
         victim.excused[1] = math.inf
         return end(victim.below()[-1:])
 
@@ -109,7 +109,7 @@ class TrackedQueues(MixedQueues):
             return False
 
     def _unpassed(self) -> bool:
-        """Whether a message waits. A partition may end in transactions' ends, which no consumer passes."""
+        """Whether a message waits. A partition may end in transaction markers, whose offsets no consumer passes."""
         records = committed(self._topics, self._topics.config.message_topic)
         for queue in QUEUES:
             offsets = self._topics.offsets(queue.encode())
@@ -118,7 +118,7 @@ class TrackedQueues(MixedQueues):
         return False
 
     def _nothing_in_progress(self) -> bool:
-        """Whether trackers need no marker any more: then they have committed the end."""
+        """Whether the trackers have committed the end of the marker topic: they need no marker any more."""
         config, eyes = self._topics.config, self._topics.eyes
         facts = self._topics.admin.topic(config.marker_topic)
         assert facts is not None
@@ -130,7 +130,7 @@ class TrackedQueues(MixedQueues):
             for partition, end in ends.items()
         )
 
-    def verdict(self, *, everything: bool = False) -> QueueVerdict:  # noqa: ARG002 - no reader gets one again
+    def verdict(self, *, everything: bool = False) -> QueueVerdict:  # noqa: ARG002 - no reader may get a repeat
         eventually(self._topics.is_stable, _STABLE_SECONDS, self.circumstances)
         config = self._topics.config
         records = committed(self._topics, config.message_topic)
@@ -138,7 +138,7 @@ class TrackedQueues(MixedQueues):
         self._malformed = 0
         for record in committed(self._topics, config.marker_topic):
             try:
-                # A consumer's markers have the key of their queue; a tracker's Ends have none.
+                # A consumer's markers have their queue's key; a tracker's Ends have no key.
                 markers.append(Timed(record.timestamp_ms, decode(record.value or b""), by_tracker=record.key is None))
             except MarkerMalformed:
                 self._malformed += 1

@@ -1,4 +1,4 @@
-"""A tracker as a program of its own, with a hook for its workers. Takes its settings as JSON.
+"""A tracker as a program, with a hook for its workers. Takes its settings as JSON.
 
 python -m tests.tracker.program '{"keys": {…}, "crash": {"point": "flushed", "who": "driver", "done": "…"}}'
 """
@@ -21,7 +21,7 @@ def main(given: Mapping[str, Any]) -> int:
     logging.getLogger("py4j").setLevel(logging.ERROR)
     crash = given.get("crash")
     if crash is not None:
-        # Inherited by the JVM, and by its workers.
+        # The JVM and its workers inherit the variable.
         os.environ[CRASH] = json.dumps({**crash, "driver": os.getpid()})
     tracker = Tracker(given["keys"], hook=None if crash is None else HOOK)
     try:

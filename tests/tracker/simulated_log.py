@@ -1,7 +1,7 @@
 """A partition of markers in memory, and a tracker that reads it, crashes and is replaced: for tests without servers.
 
-Time is the broker's and everybody's, in milliseconds. A transaction is appended as a whole, behind it its end, which is
-a record that no reader sees.
+All parts share the broker's clock, in milliseconds. A transaction is appended as a whole, followed by its end marker,
+which no reader sees.
 """
 
 import random
@@ -26,12 +26,12 @@ class Decided:
 
 @dataclass
 class SimulatedLog:
-    """The log, with offsets from `first` on; None is the end of a transaction."""
+    """The log, with offsets from `first` on; None is a transaction's end marker."""
 
     rules: Rules
     seed: int = 0
     now_ms: int = 1_000_000
-    # How far the broker's clock is ahead.
+    # How far the broker's clock is ahead of the tracker's.
     ahead_ms: int = 0
     records: list[tuple[int, bytes] | None] = field(default_factory=list)
     first: int = 0
@@ -45,7 +45,7 @@ class SimulatedLog:
 
     @property
     def end(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return len(self.records)
 
     def append(self, marker: Marker) -> None:
@@ -82,7 +82,7 @@ class SimulatedLog:
         )
 
     def read(self, most: int | None = None) -> None:
-        """Have the tracker read so many records, or all; and be told the end if it has reached it."""
+        """Let the tracker read up to `most` records, or all."""
         tracking, at = self.tracking, self.now_ms / 1000
         until = self.end if most is None else min(self.end, tracking.position + most)
         for offset in range(tracking.position, until):
@@ -93,11 +93,11 @@ class SimulatedLog:
                 tracking.take(offset, record[0], QUEUE, record[1], at)
 
     def ask(self, *, stale: bool = False) -> None:
-        """Have the tracker told where the end is; `stale`: by a broker that was cut off where the tracker has read."""
+        """Tell the tracker the end offset; `stale`: a broker that is cut off names the tracker's own position."""
         self.tracking.answered(self.now_ms / 1000, self.tracking.position if stale else self.end)
 
     def step(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Do the next transaction, and return whether there was one. `meanwhile` happens before it commits."""
+        """Do the next transaction, and return whether there was one. `meanwhile` is called before it commits."""
         transaction = self.tracking.next(self.now_ms / 1000)
         if transaction is None:
             return False
@@ -107,7 +107,7 @@ class SimulatedLog:
         return True
 
     def commit(self, transaction: Transaction) -> None:
-        """Have a transaction take effect, whether the tracker learns of it or not."""
+        """Commit a transaction, without telling the tracker."""
         assert self.committed <= transaction.offset, "a committed offset goes back"
         self.transactions.append(transaction)
         written = [] if transaction.mark is None else [mark(transaction.mark[0])]
@@ -123,7 +123,7 @@ class SimulatedLog:
         self.committed = transaction.offset
 
     def crash(self, *, committing: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Replace the tracker by another one; `committing`: its last transaction took effect all the same."""
+        """Replace the tracker by a new one; `committing`: its last transaction is committed all the same."""
         transaction = self.tracking.next(self.now_ms / 1000)
         if committing and transaction is not None:
             meanwhile()
@@ -131,18 +131,18 @@ class SimulatedLog:
         self.tracking = self._tracking()
 
     def trim(self) -> None:
-        """Have retention remove what nobody needs."""
+        """Let retention remove the records before the committed offset."""
         self.records[: self.committed] = [None] * self.committed
         self.first = self.committed
 
     def run(self, milliseconds: int, step_ms: int = 100) -> None:
-        """Have the tracker do all that it wants to, for so long."""
+        """Let the tracker do all its work, for this many milliseconds."""
         for _ in range(0, milliseconds, step_ms):
             self.now_ms += step_ms
             self.settle()
 
     def settle(self) -> None:
-        """Have the tracker read all and do all that it wants to now."""
+        """Let the tracker read all records and do all work that is due now."""
         for _ in range(1_000):
             self.read()
             self.ask()

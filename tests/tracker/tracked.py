@@ -1,4 +1,4 @@
-"""A tracker in this process, on the Spark of the tests, and markers that nobody's consumer has written."""
+"""A tracker in this process, on the Spark of the tests, and markers that the test itself writes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
 from thresher.queue.wire.record import Record, record_of
 from thresher.tracker.tracker import Tracker
 
-# Five times what was seen, and five seconds more.
+# Five times the longest time seen, plus 5 s.
 PATIENCE_SECONDS = 30.0
 ALONE = {"election": "none", "status": "off"}
 
@@ -43,7 +43,7 @@ def tracked(topics: QueueTopics, **section: Any) -> Iterator[Tracker]:
 
 
 def ended_by(topics: QueueTopics, **section: Any) -> ThresherError:
-    """Return what ends a tracker of these topics."""
+    """Run a tracker of these topics until it fails, and return its error."""
     tracker = tracker_of(topics, **section)
     tracker.start()
     try:
@@ -56,14 +56,14 @@ def ended_by(topics: QueueTopics, **section: Any) -> ThresherError:
 
 
 def figure(tracker: Tracker, name: str) -> float:
-    """Return a figure of all shards: counted, or gauged."""
+    """Return the sum of a figure over all shards, from counters or gauges."""
     found = tracker.snapshot()
     gauged = sum(shard.gauges.get(name, 0) for shard in (found.shards if found else ()))
     return tracker.ledger.total(name) or gauged
 
 
 def start(number: int, after_ms: int, *, queue: bytes = b"orders", **fields: Any) -> Marker:
-    """Return the Start of a message that some consumer has."""
+    """Return the Start of a message, as a consumer writes it."""
     return Marker(
         type=MarkerType.START,
         message_id=MessageId(0, number),
@@ -99,7 +99,7 @@ def write(topics: QueueTopics, *markers: Marker | bytes, queue: bytes = b"orders
 
 
 def redelivered(topics: QueueTopics) -> list[Record]:
-    """Return the messages that are in the message topic, with what their headers tell."""
+    """Return the messages of the message topic, with the fields from their headers."""
     return [
         record_of(MessageId(each.partition, each.offset), each.value, each.headers, each.timestamp_ms)
         for each in committed(topics, topics.config.message_topic)

@@ -1,10 +1,10 @@
-"""The verdict on tracked queues: whether every message was processed or died, and none came again without need. Pure.
+"""The verdict on tracked queues: every message is processed or dead, and none is redelivered without need. Pure.
 
-1. Lost: a message that was confirmed, and that no consumer has ended in any of its deliveries, nor is a dead letter.
+1. Lost: a confirmed message that no consumer has ended in any of its deliveries, and that is no dead letter.
 2. Repeated: a message that was redelivered, or became a dead letter, although its End was there before its deadline;
-   one whose delivery came again twice; one with two dead letters.
-3. Early: one that came again before its deadline.
-4. Phantom: a message, or a dead letter, that nobody has sent.
+   a message whose delivery was redelivered twice; a message with two dead letters.
+3. Early: a message that was redelivered before its deadline.
+4. Phantom: a message, or a dead letter, that was never sent.
 """
 
 from collections import Counter, defaultdict
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId
 
 FAULTS = ("lost", "repeated", "early", "phantom")
-# Timestamps are whole milliseconds, and so are deadlines.
+# Timestamps and deadlines are whole milliseconds.
 _ROUNDING_MS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A marker, when the broker has written it, and who wrote it. In the order of its partition."""
+    """A marker with the broker's timestamp and its writer."""
 
     at_ms: int
     marker: Marker
@@ -29,19 +29,19 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """What the broker holds: messages by place with their identity, and the origin that a redelivered one tells."""
+    """The broker's records: identities of messages by offset, the origins of redelivered ones, and the markers."""
 
     messages: Mapping[MessageId, str]
     origins: Mapping[MessageId, MessageId]
     markers: Sequence[Timed]
-    # The identity of each dead letter, as often as it was written.
+    # The identity of each dead letter, once for each time it was written.
     dead: Sequence[str]
     confirmed: frozenset[str]
     sent: frozenset[str]
 
 
 def judge(held: Tracked) -> Iterator[tuple[str, str]]:
-    """Yield the name of each fault, and a line that tells of it."""
+    """Yield the kind of each fault, and a line about it."""
     stories: dict[MessageId, list[Timed]] = defaultdict(list)
     for timed in held.markers:
         stories[timed.marker.message_id].append(timed)
@@ -61,7 +61,7 @@ def judge(held: Tracked) -> Iterator[tuple[str, str]]:
 
 
 def _decisions(place: MessageId, story: Sequence[Timed]) -> Iterator[tuple[str, str]]:
-    """Judge what trackers made of one delivery: each of their Ends is a decision."""
+    """Judge the trackers' decisions about one delivery: each End of a tracker is one."""
     deadline: int | None = None
     in_time = False
     decided = 0
@@ -70,7 +70,7 @@ def _decisions(place: MessageId, story: Sequence[Timed]) -> Iterator[tuple[str, 
         if marker.type is MarkerType.START and marker.read_to is None:
             deadline = at + marker.redeliver_after_ms
         elif marker.type is MarkerType.KEEPALIVE and deadline is not None and at <= deadline:
-            # One that comes later may find the message redelivered.
+            # A KeepAlive after the deadline may come too late for the redelivery.
             deadline = at + (0 if marker.reject_reason is not None else marker.redeliver_after_ms)
         elif _is_consumers_end(timed):
             in_time = in_time or (deadline is not None and at < deadline)

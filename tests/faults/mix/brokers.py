@@ -1,4 +1,4 @@
-"""What happens to the brokers of a random soak. Of several, to one at a time: with two away, nothing is written."""
+"""The broker faults of a random soak. Only one of three brokers is down at a time: with two down, no write succeeds."""
 
 from collections.abc import Callable
 
@@ -21,22 +21,22 @@ class Brokers:
 
     def __init__(self, kafka: Kafka, *, agenda: Agenda) -> None:
         self._kafka, self._agenda = kafka, agenda
-        # An election takes no time-out of its own: the client fails on the argument.
+        # The time-out is the client's own: `elect_leaders` fails on a time-out argument.
         self._client = AdminClient(
             {"bootstrap.servers": kafka.bootstrap, "log_level": 0, "socket.timeout.ms": _ELECTED_MILLISECONDS}
         )
-        # Ended, and not seen in the cluster since.
+        # Nodes that were ended and have not been seen in the cluster since.
         self._away: set[int] = set()
 
     def look_after(self) -> None:
-        """Start again what did not start."""
+        """Start a node again that did not come up."""
         for node, server in self._kafka.nodes.items():
             if not server.running and _start_of(node) not in self._agenda:
                 self._agenda.tell(f"broker {node} did not start: {server.tail(3)}")
                 self._kafka.start_node(node, wait=False)
 
     def heal(self) -> None:
-        """Wait until every node knows all."""
+        """Wait until every node sees the whole cluster."""
 
         def whole() -> bool:
             self.look_after()
@@ -58,7 +58,7 @@ class Brokers:
         return free and pause(self._agenda, [server.pid], seconds, _pause_of(node))
 
     def leaders_return(self) -> bool:
-        """Leaders that moved when their node went lead again where they did before. Whether any had moved."""
+        """Move leaders back to their preferred nodes; return whether any had moved."""
         asked = self._client.elect_leaders(ElectionType.PREFERRED)
         return any(problem is None for problem in asked.result().values())
 
@@ -83,7 +83,7 @@ class Brokers:
         )
 
     def _in_cluster(self, node: int) -> int:
-        """Return how many nodes this one sees, itself included; none if it is not one of them."""
+        """Return how many nodes this one sees, itself included; 0 if it is not in the cluster."""
         seen = look(f"{ports.HOST}:{self._kafka.port(node=node)}")
         return len(seen.brokers) if seen is not None and node in seen.brokers else 0
 

@@ -12,7 +12,7 @@ _LEAST = 2
 
 
 class Candidates(Programs):
-    """What is started waits for its turn, and none ends because another leads. `others`: settings of every second."""
+    """Programs of which one leads and the others stand by. `others` are further settings of every second one."""
 
     def __init__(self, stage: Stage, layout: Mapping[str, Any], others: Mapping[str, Any]) -> None:
         super().__init__(stage, layout)
@@ -20,7 +20,7 @@ class Candidates(Programs):
         self._count = 0
 
     def begin(self) -> None:
-        """Start as many as there should be at least."""
+        """Start programs until the least number runs."""
         while len(self.alive()) < _LEAST:
             self._begin_one()
 
@@ -28,12 +28,12 @@ class Candidates(Programs):
         self.begin()
 
     def stop(self) -> None:
-        # Not one after another: whoever is left alone would lead for a moment.
+        # All at once: stopped one after another, each remaining program would lead for a moment.
         super(Programs, self).stop()
 
     @property
     def current(self) -> Started:
-        """The one that has workers, which only a leader has; else the newest."""
+        """The leader, known by its workers; the newest program if none leads."""
         alive = self.alive() or self._started
         return next((each for each in alive if _workers(each)), alive[-1])
 

@@ -1,4 +1,4 @@
-"""What happens to the clocks of a random soak's relays, and to the database's as they know it."""
+"""The clock faults of a random soak: of its relays' own clocks, and of their view of the database's."""
 
 import itertools
 from pathlib import Path
@@ -17,7 +17,7 @@ class Clock:
     # Faults
 
     def clock(self, offset: str, seconds: float) -> None:
-        """Be off for a while; where it was off already, the newer one counts."""
+        """Set the clocks wrong for a while; a newer offset replaces an older one."""
         put_off(self._file, offset)
         self._latest = mine = next(self._settings)
         self._agenda.later(seconds, "clock", lambda: self._right(mine))

@@ -1,6 +1,6 @@
-"""The programs of a random soak: started, watched, and ended; their exit codes are judged.
+"""The programs of a random soak: started, watched and ended; their exit codes are checked.
 
-A code is no wonder for a while after what leads to it; any other is wrong.
+An exit code is expected for a while after a fault that may cause it. Any other code is an error.
 """
 
 import abc
@@ -15,14 +15,14 @@ from tests.faults.mix.outline import Outline
 from tests.faults.mix.signals import end
 from tests.processes import descendants
 
-# Longer than a fault and what it leads to may last.
+# Longer than a fault and its effects last.
 AFTERMATH_SECONDS = 90.0
 _END_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a crew needs of its run: how a program with these settings is started, and where to say what happens."""
+    """The run as a crew sees it: a function that starts a program, the agenda, and the log."""
 
     start: Callable[[Mapping[str, Any]], "subprocess.Popen[bytes]"]
     agenda: Agenda
@@ -31,11 +31,11 @@ class Stage:
 
 
 class Started:
-    """A program's process, and what was done to it."""
+    """A program's process, and the exit codes that are expected of it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
-        # Until when an exit code is no wonder.
+        # By exit code: until when it is expected.
         self.excused: dict[int, float] = {}
 
     @property
@@ -53,7 +53,7 @@ class Started:
 
 
 class Crew(abc.ABC):
-    """Those that were started and have not been seen to end, the newest last."""
+    """The programs that were started and have not been seen to end, the newest last."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -63,21 +63,21 @@ class Crew(abc.ABC):
 
     @abc.abstractmethod
     def begin(self) -> None:
-        """Start as many as there are at first."""
+        """Start the first programs."""
 
     @abc.abstractmethod
     def keep_up(self, *, newest_ended: bool) -> None:
-        """Start others, where there should be more."""
+        """Start more programs, if too few run."""
 
     @abc.abstractmethod
     def followers(self) -> list[int]:
-        """Return the processes that write their stacks when they are asked."""
+        """Return the processes that write their stacks at a signal."""
 
     def alive(self) -> list[Started]:
         return [each for each in self._started if each.process.poll() is None]
 
     def look_after(self) -> None:
-        """See with what programs have ended, and keep as many running as there should be."""
+        """Check the exit codes of programs that have ended, and keep enough of them running."""
         now = time.monotonic()
         ended = [each for each in self._started if each.process.poll() is not None]
         for started in ended:
@@ -92,22 +92,22 @@ class Crew(abc.ABC):
         self.keep_up(newest_ended=newest_ended)
 
     def excuse(self, code: int) -> None:
-        """Wonder at none that ends so for a while, one that is started meanwhile included."""
+        """Expect this exit code for a while, also of programs that are started meanwhile."""
         self._excused[code] = time.monotonic() + AFTERMATH_SECONDS
         for started in self._started:
             started.excuse(code)
 
     def stop(self) -> None:
-        """End the programs in good order."""
+        """End the programs by SIGTERM."""
         self.look_after()
         for started in self.alive():
             started.process.terminate()
         for started in self._started:
             if (code := started.process.wait(_END_SECONDS)) != 0:
-                self._outline.wrong.append(f"stopped in good order, the program ended with {code}")
+                self._outline.wrong.append(f"stopped by SIGTERM, the program ended with {code}")
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill all processes that are left."""
         for started in self._started:
             if started.process.poll() is None:
                 end(started.everything())
@@ -121,5 +121,5 @@ class Crew(abc.ABC):
 
 
 def chosen(among: list[int], which: int) -> list[int]:
-    """Return the one that a schedule has drawn, if there is any."""
+    """Return the process that the schedule chose, as a list; empty if there is none."""
     return [among[which % len(among)]] if among else []

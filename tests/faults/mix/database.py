@@ -1,4 +1,4 @@
-"""What happens to the database of a random soak."""
+"""The database faults of a random soak."""
 
 import contextlib
 import time
@@ -12,7 +12,7 @@ from tests.faults.mix.agenda import Agenda
 from tests.faults.mix.signals import stopped
 from thresher.devstack.postgres import Postgres
 
-# How long an outbox to which nobody adds is given to become empty, and how often that is tried.
+# The time for an outbox without writers to become empty, the interval of looks, and the number of tries.
 _EMPTY_SECONDS, _LOOK_SECONDS, _TRIES = 2.0, 0.05, 3
 
 _WAITING: LiteralString = """
@@ -25,7 +25,7 @@ _SESSIONS: LiteralString = """
 
 
 class Database:
-    """The server, and an outbox in it; `writers` are the processes of those who add to it."""
+    """The server, and an outbox in it; `writers` returns the processes that write to it."""
 
     def __init__(
         self, server: Postgres, dsn: str, *, table: str, writers: Callable[[], Collection[int]], agenda: Agenda
@@ -34,11 +34,11 @@ class Database:
         self._writers, self._agenda = writers, agenda
 
     def connect(self) -> psycopg.Connection[Any]:
-        # A lock may be our own, to be released by the one who waits for it here.
+        # The table lock may be one of our own faults: this thread would release it, so it must not wait for long.
         return psycopg.connect(self._dsn, connect_timeout=2, options="-c lock_timeout=1s")
 
     def counted(self, last: int) -> tuple[int, int, int] | None:
-        """Return how many rows there are, how many of them up to an id, and the highest id."""
+        """Return the number of rows, the number of rows up to an id, and the highest id; None without an answer."""
         try:
             with self.connect() as connection:
                 query = "SELECT count(*), count(*) FILTER (WHERE id <= %s), coalesce(max(id), 0) FROM {}"
@@ -47,7 +47,7 @@ class Database:
             return None
 
     def circumstances(self) -> str:
-        """Return the rows that wait, by topic and bucket, and the sessions with what they wait for."""
+        """Return the pending rows by topic, and the sessions with their wait events."""
         try:
             with self.connect() as connection:
                 rows = connection.execute(self._on(_WAITING)).fetchall()
@@ -92,9 +92,9 @@ class Database:
         self._agenda.later(seconds, "unlock", connection.close)
 
     def ids_restart(self) -> bool:
-        """Have ids come again, when nothing is pending."""
+        """Restart the ids, when nothing is pending."""
         for _ in range(_TRIES):
-            # One that was stopped within a transaction has a lock, and that is not waited for.
+            # A writer that was stopped within a transaction holds a lock: the lock time-out ends the wait.
             with stopped(self._writers()), contextlib.suppress(psycopg.errors.LockNotAvailable):
                 if self._becomes_empty() and self._truncate():
                     return True
@@ -111,7 +111,7 @@ class Database:
         return True
 
     def _truncate(self) -> bool:
-        """Under the lock nobody adds to an outbox that is empty."""
+        """Truncate the outbox if it is empty; the lock keeps writers out."""
         with self.connect() as connection:
             connection.execute(self._on("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"))
             if connection.execute(self._on("SELECT FROM {} LIMIT 1")).fetchone() is not None:

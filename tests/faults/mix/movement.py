@@ -1,4 +1,4 @@
-"""Whether the load moves on: rows leave the outbox, or offsets pass messages."""
+"""Whether the load makes progress: rows leave the outbox, or offsets pass messages."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -6,27 +6,27 @@ from dataclasses import dataclass
 from typing import Self
 
 _LOOK_SECONDS = 1.0
-# How many rows there are, how many of them up to an id, and the highest id; None if nobody answers.
+# Returns the number of rows, the number of rows up to an id, and the highest id; None without an answer.
 Counted = Callable[[int], tuple[int, int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How many wait, and whether any has left since the look before."""
+    """How many rows or messages wait, and whether any has left since the last look."""
 
     waiting: int
     moved: bool
 
 
 class Leaving:
-    """Looks at an outbox, to which rows are added all the time."""
+    """Looks at an outbox to which writers keep adding rows."""
 
     def __init__(self, counted: Counted) -> None:
         self._counted = counted
         self._last = self._before = 0
 
     def look(self) -> Look | None:
-        """Count; None if nobody answers."""
+        """Count the rows; None without an answer."""
         if (found := self._counted(self._last)) is None:
             return None
         waiting, left, highest = found
@@ -36,14 +36,14 @@ class Leaving:
 
 
 class Movement:
-    """When something was last seen to move. A context manager.
+    """The time of the last progress. A context manager.
 
-    A thread looks: servers that were paused answer late, and the faults that end the pause must not wait for that.
+    A thread looks: paused servers answer late, and the actions that end the pause must not wait for them.
     """
 
     def __init__(self, moved: float = 0.0) -> None:
         self.moved = moved
-        # The longest time in which something waited and nothing moved.
+        # The longest time with pending work and without progress.
         self.longest = 0.0
         self.waiting = 0
         self._looked = 0.0
@@ -57,7 +57,7 @@ class Movement:
         self._pool.shutdown()
 
     def look(self, now: float, look: Callable[[], Look | None]) -> None:
-        """Look, now and then, and take in what the last look has found."""
+        """Use the result of the last look, and start another one about once a second."""
         if self._looking is not None:
             if not self._looking.done():
                 return
@@ -73,5 +73,5 @@ class Movement:
             self._looking = self._pool.submit(look)
 
     def still(self, now: float) -> float:
-        """For how long nothing has moved."""
+        """The time since the last progress."""
         return now - self.moved

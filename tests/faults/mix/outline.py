@@ -1,4 +1,4 @@
-"""What a random soak did, and what was wrong with it besides the verdict."""
+"""The counts of a random soak, and its problems besides the verdict."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Outline:
-    """What the run did, for the last line."""
+    """The counts of a run, for its last line."""
 
     faults: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
@@ -18,11 +18,11 @@ class Outline:
     wrong: list[str] = field(default_factory=list)
 
     def stood_still(self, seconds: float) -> None:
-        """Note for how long something waited and nothing moved."""
+        """Note for how long work was pending without progress."""
         self.longest_still_seconds = max(self.longest_still_seconds, seconds)
 
     def summary(self, figures: Mapping[str, int]) -> Mapping[str, Any]:
-        """Return what a run did, with the figures of its verdict."""
+        """Return the counts of the run, with the figures of its verdict."""
         return {
             "faults": dict(sorted(self.faults.items())),
             "missed": dict(sorted(self.missed.items())),

@@ -1,4 +1,4 @@
-"""Programs on Spark in a random soak: the newest is kept running, whatever becomes of it."""
+"""Programs on Spark in a random soak: when the newest one ends, another is started."""
 
 import math
 import signal
@@ -11,26 +11,26 @@ from tests.processes import command_line, eventually, hears, parent
 
 TOO_MANY = 3
 SPARK_LOST, SUPERSEDED, REFUSED = 1, 3, 4
-# How long the older ones are given to be superseded.
+# The time in which older programs must end as superseded.
 _SUPERSEDED_SECONDS = 60.0
 
 
 class Programs(Crew):
-    """What is started runs on Spark, and a newer one takes over from the older ones."""
+    """Programs on Spark. A newer one takes over from the older ones."""
 
     def __init__(self, stage: Stage, layout: Mapping[str, Any]) -> None:
         super().__init__(stage)
         self._layout = layout
 
     def begin(self) -> None:
-        """Start one more."""
+        """Start one more program."""
         self._begin_one()
 
     def _begin_one(self) -> None:
         older = self.alive()
         begun = self._begun(self._layout)
         for each in older:
-            # Whichever takes over last supersedes the others, and that need not be the one that was started last.
+            # The last program to take over supersedes the others; it need not be the last that was started.
             each.excused[SUPERSEDED] = begun.excused[SUPERSEDED] = math.inf
 
     def keep_up(self, *, newest_ended: bool) -> None:
@@ -45,13 +45,13 @@ class Programs(Crew):
         eventually(
             lambda: not any(each in self.alive() for each in older),
             _SUPERSEDED_SECONDS,
-            lambda: "older programs go on",
+            lambda: "older programs were not superseded",
         )
         super().stop()
 
     @property
     def current(self) -> Started:
-        """The newest."""
+        """The newest program."""
         return self._started[-1]
 
     # Faults
@@ -91,7 +91,7 @@ class Programs(Crew):
     def restart(self, how: str, **layout: Any) -> None:
         self._layout = layout
         if how == "term":
-            # One that has not come to listen for it ends of it.
+            # A program without its signal handler yet is ended by the signal itself.
             self.current.excuse(0 if hears(self.current.pid, signal.SIGTERM) else -signal.SIGTERM)
             self.current.process.send_signal(signal.SIGTERM)
         else:

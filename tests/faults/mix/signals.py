@@ -1,4 +1,4 @@
-"""Processes that are stopped for a while, or ended: by their ids, and nobody who got one of these since."""
+"""Stops and kills processes by their ids, and never another process that has got the same id since."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from thresher.spark.process import Process, look
 
 
 def send(pid: int, number: signal.Signals) -> bool:
-    """Send a signal; whether there was anybody."""
+    """Send a signal; return whether the process existed."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
         return True
@@ -18,12 +18,12 @@ def send(pid: int, number: signal.Signals) -> bool:
 
 
 def end(pids: Iterable[int]) -> bool:
-    """`kill -9` them; whether there was anybody."""
+    """`kill -9` the processes; return whether any existed."""
     return sum(send(pid, signal.SIGKILL) for pid in pids) > 0
 
 
 def pause(agenda: Agenda, pids: Iterable[int], seconds: float, what: str = "go on") -> bool:
-    """Stop them, and let them go on later; whether there was anybody."""
+    """Stop the processes, and resume them later; return whether any existed."""
     found = [process for pid in pids if (process := look(pid)) is not None]
     for process in found:
         send(process.pid, signal.SIGSTOP)
@@ -33,7 +33,7 @@ def pause(agenda: Agenda, pids: Iterable[int], seconds: float, what: str = "go o
 
 @contextlib.contextmanager
 def stopped(pids: Collection[int]) -> Iterator[None]:
-    """Have them stand still for as long as this lasts."""
+    """Stop the processes while the context lasts."""
     found = [process for pid in pids if (process := look(pid)) is not None]
     try:
         for process in found:

@@ -1,4 +1,4 @@
-"""What happens on the wires of a random soak: each node of the cluster has one of its own."""
+"""The network faults of a random soak: each node of the cluster has a proxy of its own."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from tests.faults.fault_schedule import api_of
 from tests.faults.mix.agenda import Agenda
 from thresher.testing.proxy import Action, Api, Cut, Delay, Drop, Hold, KafkaProxy
 
-# How long a rule waits for a frame that it is for.
+# How long a rule waits for a frame that it matches.
 _WAITING_SECONDS = 20.0
 _HALVES: Mapping[str, tuple[Api, ...]] = {
     "coordinator": (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN),
@@ -36,7 +36,7 @@ class Wires:
         self._agenda.later(seconds, "wire", self._proxies[node].resume)
 
     def half_reachable(self, node: int, half: str, verdict: str, seconds: float) -> None:
-        """A coordinator that nobody gets through to, on a node that takes records as ever; or the other way round."""
+        """Make a node's coordinator unreachable while it still accepts records; or the other way round."""
         rules = [self._proxies[node].on_request(api, _action(verdict, 0.0)) for api in _HALVES[half]]
 
         def release() -> None:

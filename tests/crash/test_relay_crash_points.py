@@ -1,4 +1,4 @@
-"""The relay killed between any two of its steps, under a load that never ends; one verdict over all of it."""
+"""The relay is killed at every crash point under a continuous load; one verdict covers the whole run."""
 
 import signal
 import time
@@ -6,7 +6,7 @@ import time
 import psycopg
 import pytest
 
-from tests.faults.crash_run import GROUPS, SEAMS, VICTIMS, CrashRun, short_schedule
+from tests.faults.crash_run import CRASH_POINTS, GROUPS, VICTIMS, CrashRun, short_schedule
 from tests.faults.scene import END_SECONDS
 from tests.processes import eventually
 from tests.relay.subject import RelaySubject
@@ -18,9 +18,9 @@ HITS = 5
 
 
 @pytest.mark.timeout(1800)
-def test_nothing_is_lost_repeated_or_reordered_wherever_the_relay_is_killed() -> None:
+def test_a_relay_killed_anywhere_loses_repeats_and_reorders_nothing() -> None:
     with CrashRun(RelaySubject()) as run:
-        # `./run soak relay` has every victim at every seam, and many times more.
+        # `./run soak relay` kills every victim at every crash point, many more times.
         for victim, orders in short_schedule(seed=5, hits=HITS, shards=RelaySubject.shards):
             run.round(victim, orders)
         two_relays(run)
@@ -30,27 +30,27 @@ def test_nothing_is_lost_repeated_or_reordered_wherever_the_relay_is_killed() ->
     assert tally.committed > 3_000
     assert tally.rolled_back > 100
     assert not run.report.wrong, run.report.wrong
-    assert all(run.report.counted()[seam] >= HITS for seam in SEAMS), run.report.lines()
+    assert all(run.report.counted()[point] >= HITS for point in CRASH_POINTS), run.report.lines()
     for group in GROUPS:
-        assert {hit.victim for hit in run.report.hits if hit.seam in group} == set(VICTIMS), run.report.lines()
-    # A relay whose JVM was killed says that it may be started again.
+        assert {hit.victim for hit in run.report.hits if hit.point in group} == set(VICTIMS), run.report.lines()
+    # A relay whose JVM was killed ends with the exit code for "start it again".
     assert set(run.exits) == {1}
 
 
 @pytest.mark.timeout(1200)
-def test_at_least_once_a_reader_of_everything_sees_direct_repeats_wherever_the_relay_is_killed() -> None:
+def test_at_least_once_kills_cause_only_adjacent_duplicates() -> None:
     relay = RelaySubject(delivery=Delivery.AT_LEAST_ONCE, rate=200.0)
     with CrashRun(relay) as run:
-        # `./run soak relay --delivery at-least-once` has every victim at every seam, and many times more.
-        for orders in (SEAMS[0:4], SEAMS[4:8], SEAMS[8:12]):
+        # `./run soak relay --delivery at-least-once` kills every victim at every crash point, many more times.
+        for orders in (CRASH_POINTS[0:4], CRASH_POINTS[4:8], CRASH_POINTS[8:12]):
             run.round("worker", dict(enumerate(orders)))
         verdict, tally = run.verdict(everything=True)
         assert verdict.ok, (verdict.line(), verdict.examples)
         assert verdict.repeated
         assert tally.committed > 1_000
         assert not run.report.wrong, run.report.wrong
-        assert all(run.report.counted()[seam] for seam in SEAMS), run.report.lines()
-        # From one guarantee to the other and back, each killed with rows in flight.
+        assert all(run.report.counted()[point] for point in CRASH_POINTS), run.report.lines()
+        # From one guarantee to the other and back; each relay is killed with rows in flight.
         relay.begin_load()
         run.start()
         for delivery in (Delivery.EXACTLY_ONCE, Delivery.AT_LEAST_ONCE):
@@ -60,12 +60,12 @@ def test_at_least_once_a_reader_of_everything_sees_direct_repeats_wherever_the_r
                 {0: CrashPoint.FLUSHED, 1: CrashPoint.COMMITTED, 2: CrashPoint.SETTLING, 3: CrashPoint.PRODUCED_SOME},
             )
         verdict, _ = run.verdict()
-    # Whoever reads committed records only has seen no row twice, under either guarantee.
+    # A reader of committed records has seen no row twice, under either guarantee.
     assert verdict.ok, (verdict.line(), verdict.examples)
 
 
 def two_relays(run: CrashRun[RelaySubject]) -> None:
-    """Started together: the newer term goes on, the older ends and says that it must not be started again."""
+    """Start two relays together: the newer term goes on, and the older relay ends with exit code 3."""
     first = run.process or run.start()
     second = run.start()
     codes: dict[int, int] = {}
@@ -83,7 +83,7 @@ def two_relays(run: CrashRun[RelaySubject]) -> None:
 
 
 def servers(run: CrashRun[RelaySubject]) -> None:
-    """Servers that are killed and come back: the relay goes on by itself."""
+    """Kill the servers and start them again: the relay goes on by itself."""
     with psycopg.connect(run.stack.postgres.dsn(), autocommit=True) as connection:
         for _ in range(3):
             connection.execute(
@@ -108,7 +108,7 @@ def servers(run: CrashRun[RelaySubject]) -> None:
 
 
 def moves(run: CrashRun[RelaySubject], seconds: float = 150.0) -> None:
-    """Wait until there are rows, and these are gone."""
+    """Wait until rows are there, and then until these rows are gone."""
     newest = 0
     with psycopg.connect(run.subject.dsn, autocommit=True) as connection:
 

@@ -1,4 +1,4 @@
-"""The tail killed between any two of its steps, under a load that never ends; one verdict over all of it."""
+"""The tail is killed at every crash point under a continuous load; one verdict covers the whole run."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from tests.processes import eventually
 from tests.tail.subject import TailSubject
 from thresher.delivery.crash_points import CrashPoint
 
-# Decoded, produced, flushed, before and after the commit, dead rows written, the slot confirmed.
-SEAMS = (
+# After decoding, producing and flushing; before and after the commit; dead rows written; the slot confirmed.
+CRASH_POINTS = (
     CrashPoint.BEFORE_BEGIN,
     CrashPoint.PRODUCED_SOME,
     CrashPoint.FLUSHED,
@@ -23,27 +23,27 @@ SEAMS = (
     CrashPoint.SETTLED,
 )
 OF_DEAD = (CrashPoint.SETTLING, CrashPoint.DEAD_WRITTEN, CrashPoint.COMMITTED)
-# Seen: 29 s until a tail, in transactions of 50 rows, has caught up with what was written while it was down.
+# Seen: 29 s until a tail, in transactions of 50 rows, has caught up after its downtime.
 BEHIND_SECONDS = 240.0
-# A position that was confirmed is told to the server within a second.
+# A confirmed position is reported to the server within a second.
 _TOLD_SECONDS = 1.2
 
 
 @pytest.mark.timeout(1200)
-def test_nothing_is_lost_repeated_or_reordered_wherever_the_tail_is_killed() -> None:
+def test_a_tail_killed_anywhere_loses_repeats_and_reorders_nothing() -> None:
     with CrashRun(TailSubject()) as run:
         run.start()
-        for seam in SEAMS:
-            kill_at(run, seam, told=seam is CrashPoint.SETTLED)
-        for number, seam in enumerate(OF_DEAD):
+        for point in CRASH_POINTS:
+            kill_at(run, point, told=point is CrashPoint.SETTLED)
+        for number, point in enumerate(OF_DEAD):
             run.subject.write_bad(str(number))
-            kill_at(run, seam)
-        for seam in RECOVERING:
+            kill_at(run, point)
+        for point in RECOVERING:
             arrival = stop_at(run, CrashPoint.COMMITTED)
             run._write_hit(0, arrival["rows"], 0)
-            run._order(0, seam)
+            run._order(0, point)
             os.kill(arrival["pid"], signal.SIGKILL)
-            os.kill(run._arrived(0, seam)["pid"], signal.SIGKILL)
+            os.kill(run._arrived(0, point)["pid"], signal.SIGKILL)
         assert run.process is not None
         stop_at(run, CrashPoint.COMMITTED)
         run.process.kill()
@@ -58,7 +58,7 @@ def test_nothing_is_lost_repeated_or_reordered_wherever_the_tail_is_killed() -> 
 
 
 @pytest.mark.timeout(600)
-def test_a_tail_that_was_stopped_and_goes_on_publishes_nothing_again() -> None:
+def test_a_tail_resumed_after_a_stop_publishes_nothing_twice() -> None:
     with CrashRun(TailSubject()) as run:
         first = run.start()
         arrival = stop_at(run, CrashPoint.BEFORE_COMMIT)
@@ -71,7 +71,7 @@ def test_a_tail_that_was_stopped_and_goes_on_publishes_nothing_again() -> None:
         (run.orders / "go-0").touch()
         os.kill(arrival["pid"], signal.SIGCONT)
         os.kill(first.pid, signal.SIGCONT)
-        # It must not be started again.
+        # Exit code 3: a supervisor must not start it again.
         assert first.wait(120) == 3, run.said()
         run.process = second
         verdict, tally = run.verdict()
@@ -79,15 +79,15 @@ def test_a_tail_that_was_stopped_and_goes_on_publishes_nothing_again() -> None:
     assert tally.committed > 500
 
 
-def stop_at(run: CrashRun[TailSubject], seam: str) -> dict[str, Any]:
-    """Have the worker stop at a crash point, and return where it stands."""
-    run._order(0, seam)
-    return run._arrived(0, seam)
+def stop_at(run: CrashRun[TailSubject], point: str) -> dict[str, Any]:
+    """Stop the worker at a crash point, and return its report: process and rows in flight."""
+    run._order(0, point)
+    return run._arrived(0, point)
 
 
-def kill_at(run: CrashRun[TailSubject], seam: str, *, told: bool = False) -> None:
+def kill_at(run: CrashRun[TailSubject], point: str, *, told: bool = False) -> None:
     """Kill the worker at a crash point."""
-    arrival = stop_at(run, seam)
+    arrival = stop_at(run, point)
     if told:
         time.sleep(_TOLD_SECONDS)
     os.kill(arrival["pid"], signal.SIGKILL)
