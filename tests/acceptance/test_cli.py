@@ -60,7 +60,7 @@ def test_schema_print_needs_no_database_and_no_stack_packages() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
-    assert 'CREATE TABLE "my ""box" (' in answer.stdout
+    assert 'CREATE TABLE IF NOT EXISTS "my ""box" (' in answer.stdout
     assert "GENERATED ALWAYS AS" in answer.stdout
 
 

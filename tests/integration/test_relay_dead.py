@@ -30,7 +30,7 @@ def test_dead_rows_with_one_id_are_replayed_and_dropped_separately(stack: Stack,
         at.sql(insert, datetime(2026, 1, day, tzinfo=UTC), topic)
     with pytest.raises(InvalidInput, match="several dead rows have the id 5"):
         drop([5], ds=at.dsn)
-    drop(topic="x", ds=at.dsn)
+    drop(topic="x", ds=at.dsn, yes=True)
     assert [row[0] for row in at.sql("SELECT kafka_topic FROM outbox_dead")] == ["y", "y"]
     replay([5], ds=at.dsn)
     assert at.sql("SELECT id, kafka_topic FROM outbox") == [(5, "y")]
