@@ -148,7 +148,7 @@ IMPOSSIBLE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("pump", "--keys", "1", "--records", "1", "--value-size", "2000000"), ("are allowed",)),
     (("pump", "--keys", "1", "--records", "1", "--skew", "nan", "--rate", "nan"), ("skew = nan", "rate = nan")),
     (("stack", "status", "--name", "Bad Name"), ("Bad Name",)),
-    (("stack", "up", "--kafka-version", "9"), ("Kafka 9 is not locked",)),
+    (("stack", "up", "--kafka-version", "9"), ("Kafka 9 has no lock file",)),
     (("stack", "up", "--nodes", "4"), ("nodes",)),
     (("nonsense",), ("nonsense",)),
 ]
