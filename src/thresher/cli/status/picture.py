@@ -10,7 +10,8 @@ from thresher.core.topic_name import is_topic
 def show(picture: dict[str, Any]) -> None:
     """Show what a process says of itself; of a standby, which has nothing else to show, who leads."""
     if picture.get("role") == "standby":
-        sentence(f"{picture['name']} stands by here: {picture.get('leader') or 'another process'} leads")
+        leader = picture.get("leader")
+        sentence(f"{picture['name']} stands by here: {f'{leader} leads' if leader else 'who leads is not known here'}")
         _show_trouble(picture)
     elif "marker_topic" in picture:
         _show_tracker(picture)
