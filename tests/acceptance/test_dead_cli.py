@@ -165,3 +165,11 @@ def test_missing_rights_and_wrong_passwords_exit_4_with_a_hint(
     finally:
         connection.execute("DROP ROLE dead_reader")
         connection.commit()
+
+
+@pytest.mark.parametrize("named", [["1"], ["--topic", "orders"], ["--kind", "no-topic"]])
+@pytest.mark.parametrize("command", ["drop", "replay"])
+def test_all_stands_alone(outbox: str, command: str, named: list[str]) -> None:
+    answer = dead(outbox, command, "--all", *named, *(["--yes"] if command == "drop" else []))
+    assert (answer.returncode, "give it alone" in answer.stderr) == (2, True), answer.stderr
+    assert left(outbox) == len(ROWS)

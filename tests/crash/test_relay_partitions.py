@@ -98,7 +98,7 @@ def nobody_leads(place: Place, topic: str) -> bool:
         facts = place.admin.topic(topic)
     except KafkaException:
         return False  # a cluster that has just lost a node may answer late
-    return facts is None or facts.leaderless
+    return facts is None or bool(facts.leaderless)
 
 
 def test_a_leader_lost_before_commit_stops_only_its_topic(cluster: Stack, spark: Session) -> None:

@@ -109,12 +109,14 @@ def test_no_process_is_named_among_several_standbys(tmp_path: Path) -> None:
         assert "none of them leads" in answer.output
 
 
-@pytest.mark.parametrize(("leader", "who"), [("process 7 on db1", "process 7 on db1"), (None, "another process")])
+@pytest.mark.parametrize(
+    ("leader", "who"), [("process 7 on db1", "process 7 on db1 leads"), (None, "who leads is not known here")]
+)
 def test_a_standby_says_who_leads(leader: str | None, who: str) -> None:
     standby = Shown("orders", "standby", leader=leader, waiting_for=None, servers={})
     with standby.server:
         answer = CliRunner().invoke(app, ["status", "--at", standby.at], catch_exceptions=False)
-    assert answer.output == f"orders stands by here: {who} leads\n"
+    assert answer.output == f"orders stands by here: {who}\n"
 
 
 def test_an_absent_process_is_reported_plainly() -> None:

@@ -215,6 +215,8 @@ def _chosen(
     """Return the rows that the options select. Raises `InvalidInput` if nothing is selected: that never means all."""
     if not ids and topic is None and kind is None and not every:
         raise InvalidInput("no rows were selected: give ids, --topic, --kind or --all")
+    if every and (ids or topic is not None or kind is not None):
+        raise InvalidInput("--all means every row: give it alone, or ids, --topic or --kind without it")
     _require_kind(kind)
     found = dead.find(topic=topic, kind=kind, ids=ids or None)
     if missing := sorted(set(ids or []) - {row.id for row in found}):

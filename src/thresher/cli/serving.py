@@ -42,7 +42,10 @@ def _server(host: str, port: int, board: StatusPages, *, by_default: bool) -> Se
         server = Server(host, port, board.pages)
     except OSError as error:
         if not by_default:
-            raise InvalidInput(f"status: cannot listen on {host}:{port}: {error}") from error
+            raise InvalidInput(
+                f"status: cannot listen on {host}:{port}: {error}; give another port, or leave it out, and a free one "
+                "is taken"
+            ) from error
         server = Server(host, 0, board.pages)
         logger.warning(
             "%s:%d is in use: this process answers to 'thresher status --at %s:%d'", host, port, host, server.port

@@ -10,7 +10,8 @@ from thresher.core.topic_name import is_topic
 def show(picture: dict[str, Any]) -> None:
     """Show the status of a process. A standby has no figures: show the leader instead."""
     if picture.get("role") == "standby":
-        sentence(f"{picture['name']} stands by here: {picture.get('leader') or 'another process'} leads")
+        leader = picture.get("leader")
+        sentence(f"{picture['name']} stands by here: {f'{leader} leads' if leader else 'who leads is not known here'}")
         _show_trouble(picture)
     elif "marker_topic" in picture:
         _show_tracker(picture)
