@@ -87,6 +87,7 @@ def test_a_program_and_a_file_have_the_same_report() -> None:
 def test_a_schema_in_the_table_name_is_refused_with_advice() -> None:
     text = problems(outbox="shop.outbox")
     assert "outbox: give outbox='outbox', schema='shop', or TableName(table='shop.outbox')" in text
+    assert text.count("outbox: ") == 1, "it is reported once, in a program's words"
     assert judge(Settings(**LEAST, outbox="outbox", schema="shop")).settings.outbox.schema == "shop"
     literally = TableName(table="shop.outbox")
     assert judge(Settings(**LEAST, outbox=literally)).settings.outbox == literally

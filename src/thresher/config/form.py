@@ -6,6 +6,7 @@ returns a form, in which a key with a problem has its default. A form with probl
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -46,6 +47,7 @@ class Form(BaseModel):
 FormT = TypeVar("FormT", bound=Form)
 
 
+@cache
 def _by_name(form: type[Form]) -> dict[str, Setting]:
     return dict(zip(form.model_fields, settings_of(form), strict=True))
 

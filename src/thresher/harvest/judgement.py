@@ -112,13 +112,13 @@ def judge(
 def _keys(settings: Settings) -> dict[str, Any]:
     """Return the settings as the keys of a file, as far as they can be."""
     outbox: Any = settings.outbox
-    named = {"outbox": outbox, "schema": outbox.schema if isinstance(outbox, TableName) else None}
-    if _is_dotted(outbox):
-        # `_problems_without_key` reports it, in a program's words.
-        del named["outbox"]
     keys: dict[str, Any] = {
         key: getattr(settings, key) for key in Settings.__slots__ if key not in {*_WITHOUT_KEY, *GROUPS}
     }
+    keys["schema"] = outbox.schema if isinstance(outbox, TableName) else None
+    if _is_dotted(outbox):
+        # `_problems_without_key` reports it, in a program's words.
+        del keys["outbox"]
     for section in _OF_KAFKA:
         if isinstance(keys[section], Mapping):
             keys[section] = {name: value for name, value in keys[section].items() if _fits_a_file(value)}
@@ -130,7 +130,7 @@ def _keys(settings: Settings) -> dict[str, Any]:
         # A relay with a leader refuses the keys of locking, even with their defaults.
         if isinstance(value, Mapping | kind) and not (kind is TopicLocking and value == TopicLocking()):
             keys |= {key: each for key, each in as_mapping(value).items() if key in kind.__slots__}
-    return {key: value for key, value in {**keys, **named}.items() if value is not None}
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def _problems_without_key(settings: Settings) -> Iterator[Problem]:
