@@ -40,7 +40,7 @@ from thresher.relay.protocol.progress import OutboxProgress, Progress
 from thresher.relay.settings import Mandate
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
-from thresher.spark.bell import Bell
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,13 @@ def attempt(mandate: Mandate, bootstrap: str) -> Iterator[Handlers]:
     mandate = replace(mandate, settings=settings)
     with ExitStack() as resources:
         shard = Shard(
-            pipeline=settings.name, index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
+            pipeline=settings.name,
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=resources,
         )
         yield Attempt(shard, mandate, read_ahead_of(shard, mandate)).handlers(iter(()))
 

@@ -34,7 +34,7 @@ from thresher.relay.protocol.progress import Progress
 from thresher.relay.settings import Delivery, Dispatch, Mandate, Settling
 from thresher.relay.shard.settling import SettleSteps
 from thresher.relay.store import store_of
-from thresher.spark.bell import Bell
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
 ROWS, THREADS = 3_000, 6
@@ -151,9 +151,15 @@ class Settles:
     def __init__(self, place: Place, mandate: Mandate, resources: ExitStack, mark: uuid.UUID | None) -> None:
         self.events: list[tuple[str, Any]] = []
         shard = Shard(
-            pipeline="tests", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources,
+            pipeline="tests",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=resources,
             on_event=lambda name, fields: self.events.append((name, fields)),
-        )  # fmt: skip
+        )
         session = resources.enter_context(contextlib.closing(store_of(mandate.settings).session("tests")))
         place.sql("UPDATE outbox SET leader_id = %s", mark)
         self._steps = SettleSteps(

@@ -23,7 +23,7 @@ from thresher.relay.shard import attempt
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
 from thresher.relay.store import store_of
-from thresher.spark.bell import Bell
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
 MANDATE = Mandate(
@@ -51,7 +51,13 @@ class Attempts:
 
     def __call__(self) -> Attempt:
         shard = Shard(
-            pipeline="orders", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=self._resources
+            pipeline="orders",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=self._resources,
         )
         return Attempt(shard, MANDATE, read_ahead_of(shard, MANDATE))
 

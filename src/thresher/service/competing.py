@@ -26,8 +26,8 @@ from thresher.service.ledger import Ledger
 from thresher.service.servers.server_log import ServerLog
 from thresher.service.step_down import Stall, Turns
 from thresher.service.workload import Workload
-from thresher.spark.bell import Bell
 from thresher.spark.session.warm import WarmSpark
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ class Competing:
         ledger: Ledger,
         announcer: Announcer,
         meter: Meter,
-        stop_requested: Bell,
-        kill_requested: Bell,
+        stop_requested: SignalSafeEvent,
+        kill_requested: SignalSafeEvent,
         turns: Turns,
         server_log: ServerLog,
     ) -> None:
@@ -68,7 +68,7 @@ class Competing:
 
     def run(self) -> None:
         """Compete and lead until a stop is requested. Raises the error that ends the service."""
-        while not self._stop_requested.rung:
+        while not self._stop_requested.is_set():
             self.looked = time.monotonic()
             change = self._leadership.wait(_LOOK_SECONDS)
             if change is not None:
@@ -81,8 +81,8 @@ class Competing:
         """End a running leadership, leave the election, and return the leadership's error."""
         leadership = self._leadership
         error = self._end(
-            forced=self._kill_requested.rung,
-            hurry=lambda: self._kill_requested.rung or leadership.leader_id is None,
+            forced=self._kill_requested.is_set(),
+            hurry=lambda: self._kill_requested.is_set() or leadership.leader_id is None,
         )
         leadership.stop()
         with contextlib.suppress(ThresherError):
@@ -168,7 +168,7 @@ class Competing:
         if self._slot.current is None:
             return None
         self.looked = None
-        error = self._slot.end(forced=forced, seconds=seconds, hurry=hurry or (lambda: self._kill_requested.rung))
+        error = self._slot.end(forced=forced, seconds=seconds, hurry=hurry or self._kill_requested.is_set)
         if isinstance(error, Superseded):
             self._news.superseded = str(error)
         return error

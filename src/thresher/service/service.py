@@ -39,11 +39,11 @@ from thresher.service.servers.reach import ELECTION_WAITS, Reach
 from thresher.service.servers.server_log import ServerLog
 from thresher.service.step_down import Turns
 from thresher.service.workload import Workload
-from thresher.spark.bell import Bell
 from thresher.spark.driver.snapshot import Snapshot
 from thresher.spark.problem import StopForced
 from thresher.spark.session.settings import SparkOptions
 from thresher.spark.session.warm import WarmSpark
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 _EVENTS_SECONDS = 5.0
 T = TypeVar("T", bound=Handler)
@@ -92,7 +92,7 @@ class Service(Candidate):
         self._state = State.CREATED
         self._error: BaseException | None = None
         self._lock = threading.RLock()
-        self._stop_requested, self._kill_requested = Bell(), Bell()
+        self._stop_requested, self._kill_requested = SignalSafeEvent(), SignalSafeEvent()
         self._done = threading.Event()
         self._competing: Competing | None = None
 
@@ -193,12 +193,12 @@ class Service(Candidate):
 
     def request_stop(self) -> None:
         """Request a graceful stop, and return at once. Safe in a signal handler, harmless in every state."""
-        self._stop_requested.ring("stop")
+        self._stop_requested.set("stop")
 
     def kill(self) -> None:
         """End at once; open batches are not finished. Safe in a signal handler. `wait` then raises `StopForced`."""
-        self._kill_requested.ring("kill")
-        self._stop_requested.ring("kill")
+        self._kill_requested.set("kill")
+        self._stop_requested.set("kill")
 
     def stop(self) -> None:
         """Stop gracefully and return when nothing is left running. Harmless in every state; raises nothing."""
@@ -292,7 +292,7 @@ class Service(Candidate):
             finally:
                 self._state = State.STOPPING
                 ended_with = competing.end()
-            if self._kill_requested.rung:
+            if self._kill_requested.is_set():
                 self._error = StopForced("stopped at once: open batches were not finished")
             elif _needs_an_operator(ended_with):
                 self._error = ended_with
@@ -301,7 +301,7 @@ class Service(Candidate):
         finally:
             probing.close()
             warm.close(self._kill_requested)
-            self._announcer.close(0 if self._kill_requested.rung else _EVENTS_SECONDS)
+            self._announcer.close(0 if self._kill_requested.is_set() else _EVENTS_SECONDS)
 
 
 def _trouble_of(leadership: Leadership | None) -> str | None:
