@@ -77,7 +77,7 @@ def recovered(handlers: Handlers, book: OutboxProgress) -> list[Progress]:
     book.opened(control)
     if not handlers[WriteClaim](WriteClaim()):
         raise TailUnread("the claim is not certain")
-    assert handlers[ReadHolder](ReadHolder()) == Holder(lane=0, ours=True)
+    assert handlers[ReadHolder](ReadHolder()) == Holder(id_index=0, ours=True)
     return list(handlers[ReadProgress](ReadProgress()))
 
 

@@ -1,7 +1,7 @@
 """A model of the log, its slot, Kafka and the dead rows, on which attempts of a tail run step by step.
 
 Any step may be an attempt's last, and older attempts may go on. Each event is judged: a broken promise raises
-`AssertionError`. Lanes and claims are left out: `tests/relay/model.py` has them.
+`AssertionError`. Transactional ids and claims are left out: `tests/relay/model.py` has them.
 """
 
 import itertools
@@ -395,7 +395,7 @@ class TailWorld:
                 return True
             case ReadHolder():
                 attempt.last = [decode(record) for record in self.progress[-1:]]
-                return Holder(lane=0, ours=attempt.epoch == self.epoch)
+                return Holder(id_index=0, ours=attempt.epoch == self.epoch)
         return attempt.last
 
     def _open(self, attempt: Running) -> None:

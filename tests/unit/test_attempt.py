@@ -17,7 +17,7 @@ from thresher.db.problem import DatabaseLost
 from thresher.delivery.batch import NOTHING_YET
 from thresher.delivery.effects import Begin, Init, Take
 from thresher.delivery.fate import SENT
-from thresher.delivery.shard import lane_producer
+from thresher.delivery.shard import producer_factory
 from thresher.relay.settings import Delivery, Mandate, Settings
 from thresher.relay.shard import attempt
 from thresher.relay.shard.attempt import Attempt
@@ -104,7 +104,7 @@ def test_the_opening_record_has_the_databases_time(attempts: Attempts, monkeypat
         def __getattr__(self, _name: str) -> Any:
             return lambda *_: None
 
-    monkeypatch.setattr(lane_producer, "producer_of", lambda _: lambda _properties: Client())
+    monkeypatch.setattr(producer_factory, "producer_of", lambda _: lambda _properties: Client())
     transactions = attempts().transactions
     now = [5.0]
     transactions.clock = ServerClock(1_000.0, monotonic=lambda: now[0])

@@ -59,7 +59,7 @@ class Run:
         self.last = Progress(origin=ORIGIN, number=7, ids=[7], create_times=[0], fates=[SENT])
         good: dict[str, Callable[[Any], Any]] = {
             "ReadControl": lambda _: Control(outbox_id="ours", term="now", system_id="s", incarnation="1"),
-            "ReadHolder": lambda _: Holder(lane=0, ours=True),
+            "ReadHolder": lambda _: Holder(id_index=0, ours=True),
             "ReadProgress": lambda _: [self.last],
             "Survey": lambda effect: Surveyed(now=0.0, topics=dict.fromkeys(effect.topics, Available(partitions=3))),
             "Produce": lambda _: [],

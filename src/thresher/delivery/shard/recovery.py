@@ -101,7 +101,7 @@ class Recovery(Generic[P]):
         if row is None:
             return None
         require_known_system(self._known.source.pipeline, row, now.system_id)
-        if self._transactions.lanes.initialised:
+        if self._transactions.shard_producer.initialised:
             self._crash.reach(CrashPoint.RECOVERY_CHECKED)
         return Control(outbox_id=row.outbox_id, term=row.term, system_id=row.system_id, incarnation=now.since)
 
@@ -118,20 +118,20 @@ class Recovery(Generic[P]):
             raise
 
     def _claim(self) -> Opener:
-        record = self._transactions.lanes.claimed
+        record = self._transactions.shard_producer.claimed
         if record is None:
             raise AssertionError("claim first")
         return Opener.of(record)
 
     def _read_holder(self, _: ReadHolder) -> Holder:
-        lanes = self._transactions.lanes
+        shard_producer = self._transactions.shard_producer
         # The read must find our claim: a broker that was cut off may show an old end, without the claim.
-        log = self._claimed if lanes.claimed is not None else None
+        log = self._claimed if shard_producer.claimed is not None else None
         with log or self._log(self._seal, None) as log:
             self._last = log.last()
         self._claimed = None
         self._strangers = log.strangers
-        return Holder(lane=log.holder.lane, ours=log.holder.claimant == lanes.claim.claimant)
+        return Holder(id_index=log.holder.id_index, ours=log.holder.claimant == shard_producer.claim.claimant)
 
     def _read_progress(self, effect: ReadProgress) -> Iterable[P]:
         if effect.whole:

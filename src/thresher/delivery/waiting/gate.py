@@ -10,7 +10,16 @@
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from thresher.delivery.effects import CloseAhead, Effect, Hold, Lift, ReadControl, Release, Survey, TryLane
+from thresher.delivery.effects import (
+    CheckTransactionEnded,
+    CloseAhead,
+    Effect,
+    Hold,
+    Lift,
+    ReadControl,
+    Release,
+    Survey,
+)
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.ownership import Ownership
 from thresher.delivery.partition_keys import with_partitions
@@ -84,16 +93,16 @@ class Gate:
     def _put_off(self, due: Iterable[str]) -> Generator[Effect, Any, Mapping[str, TopicState]]:
         """Return those of the topics due for another try whose try is put off, with their states.
 
-        A try of a topic that does not answer may block another lane. So while a lane is blocked by an earlier try, only
-        the end of that lane's transaction shows that the topic takes records again.
+        A try of a topic that does not answer may block another transactional id. So while an id is blocked by an
+        earlier try, only the end of that id's transaction shows that the topic takes records again.
         """
-        for lane in sorted(self._ownership.blocked):
-            # The question takes time, and fences the lane's present producer: the term must be ours.
+        for id_index in sorted(self._ownership.blocked):
+            # The question takes time, and fences the id's present producer: the term must be ours.
             yield CloseAhead()
             self._ownership.require_mine((yield ReadControl()))
-            if not (yield TryLane(lane)):
+            if not (yield CheckTransactionEnded(id_index)):
                 return self.topics.put_off(due, (yield Survey(frozenset())).now)
-            self._ownership.blocked.discard(lane)
+            self._ownership.blocked.discard(id_index)
         return {}
 
     def _miss(self, rows: Rows, lost: Mapping[str, TopicState]) -> Generator[Effect, Any, Rows]:

@@ -11,7 +11,6 @@ from contextlib import closing
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import DiscardReadAhead, Effect, Handlers, Recovered
-from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.names import progress_topic, shard_sessions
 from thresher.delivery.progress_topic.seal import Seal
 from thresher.delivery.progress_topic.topic import progress_limit
@@ -21,6 +20,7 @@ from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.recovery import Recovery
 from thresher.delivery.shard.taking import Taking
+from thresher.delivery.shard_producer import ProgressTopic, ShardProducer
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
 from thresher.kafka.transactional import TransactionalProducer
@@ -30,7 +30,7 @@ from thresher.relay.protocol.progress import encode
 from thresher.relay.reading.marking import Marking
 from thresher.relay.reading.pending_rows import PendingRows
 from thresher.relay.settings import Delivery, Mandate
-from thresher.relay.shard.factory import lane_producer
+from thresher.relay.shard.producer_factory import make_producer
 from thresher.relay.shard.settling import SettleSteps
 from thresher.relay.store import store_of
 from thresher.service.events.event import REFRESHED
@@ -54,7 +54,7 @@ class Attempt:
         shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
         seal = Seal(secret=mandate.secret, topic=progress_topic(settings.name), partition=shard.index)
         progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
-        lanes = Lanes(
+        shard_producer = ShardProducer(
             self._producer,
             claimant=str(self._drawn),
             admin=self._admin,
@@ -62,7 +62,7 @@ class Attempt:
             batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
         )
         self.transactions = Transactions(
-            lanes=lanes,
+            shard_producer=shard_producer,
             admin=self._admin,
             progress=progress,
             observer=meter,
@@ -138,5 +138,5 @@ class Attempt:
     def _marking(self) -> bool:
         return self._mandate.settings.delivery is Delivery.AT_LEAST_ONCE
 
-    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
-        return lane_producer(self._mandate.settings, self._shard.index, lane, more, brief=brief)
+    def _producer(self, id_index: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+        return make_producer(self._mandate.settings, self._shard.index, id_index, more, brief=brief)

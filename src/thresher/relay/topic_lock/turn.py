@@ -30,7 +30,6 @@ from thresher.delivery.effects import (
     Settle,
     Take,
 )
-from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.names import progress_topic
 from thresher.delivery.progress_topic.seal import Seal
 from thresher.delivery.progress_topic.topic import progress_limit
@@ -38,6 +37,7 @@ from thresher.delivery.rules import Rules
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.recovery import Recovery
 from thresher.delivery.shard.running import step_name
+from thresher.delivery.shard_producer import ProgressTopic, ShardProducer
 from thresher.delivery.stored_rows import read_of, row_sizes
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
@@ -48,7 +48,7 @@ from thresher.relay.protocol.progress import encode
 from thresher.relay.protocol.topic_lock import TopicCarrier, TopicProgress, protocol
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement, fates_of
-from thresher.relay.shard.factory import lane_producer
+from thresher.relay.shard.producer_factory import make_producer
 from thresher.spark.worker.shard import Shard
 
 # The largest size of a row that is read whole: no client sends a larger record.
@@ -115,7 +115,7 @@ class Turns:
         self._bench, self.lock = bench, lock
         seal = Seal(secret=mandate.secret, topic=progress_topic(settings.name), partition=lock.slot)
         progress = ProgressTopic(topic=seal.topic, partition=lock.slot, encode=encode, headers=seal.headers)
-        self._lanes = Lanes(
+        self._shard_producer = ShardProducer(
             self._producer,
             claimant=str(uuid.uuid4()),
             admin=bench.admin,
@@ -123,7 +123,7 @@ class Turns:
             batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
         )
         self._transactions = Transactions(
-            lanes=self._lanes,
+            shard_producer=self._shard_producer,
             admin=bench.admin,
             progress=progress,
             observer=bench.meter,
@@ -208,7 +208,7 @@ class Turns:
 
     def close(self) -> None:
         """Discard the producer."""
-        self._lanes.discard()
+        self._shard_producer.discard()
 
     def _all_handlers(self) -> Handlers:
         recovery = self._recovery.handlers
@@ -298,5 +298,5 @@ class Turns:
         self._turn.full = True
         self._bench.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
 
-    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
-        return lane_producer(self._bench.mandate.settings, self.lock.slot, lane, more, brief=brief)
+    def _producer(self, id_index: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+        return make_producer(self._bench.mandate.settings, self.lock.slot, id_index, more, brief=brief)

@@ -18,15 +18,15 @@ from thresher.db.postgres.store import PostgresStore
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import Handlers, Recovered
-from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.names import shard_sessions
 from thresher.delivery.progress_topic.topic import progress_limit
 from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
 from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
-from thresher.delivery.shard.lane_producer import lane_producer
 from thresher.delivery.shard.meter import Meter
+from thresher.delivery.shard.producer_factory import make_producer
 from thresher.delivery.shard.recovery import Recovery
 from thresher.delivery.shard.taking import Taking
+from thresher.delivery.shard_producer import ProgressTopic, ShardProducer
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
 from thresher.kafka.transactional import TransactionalProducer
@@ -79,7 +79,7 @@ class TailAttempt:
         )
         seal = source.seal(mandate.secret, shard.index)
         progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
-        lanes = Lanes(
+        shard_producer = ShardProducer(
             self._producer,
             claimant=str(uuid.uuid4()),
             admin=admin,
@@ -87,7 +87,7 @@ class TailAttempt:
             batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
         )
         self._transactions = Transactions(
-            lanes=lanes,
+            shard_producer=shard_producer,
             admin=admin,
             progress=progress,
             observer=meter,
@@ -256,12 +256,12 @@ class TailAttempt:
 
         return write
 
-    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+    def _producer(self, id_index: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
         settings = self._mandate.settings
-        return lane_producer(
+        return make_producer(
             settings.group,
             self._shard.index,
-            lane,
+            id_index,
             {**settings.properties, **more},
             factory=settings.producer_factory,
             brief=brief,
