@@ -19,7 +19,7 @@ from thresher.kafka.problem import BrokerLost
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.service.health import Role
 from thresher.service.metrics import family
-from thresher.service.report import Moment, Observed, StatusPart
+from thresher.service.report import Observed, ServiceSnapshot, StatusPart
 from thresher.service.wording import Wording
 from thresher.service.workload import Look
 from thresher.spark.pipeline import Pipeline, Step
@@ -143,15 +143,15 @@ class NumbersReport:
 
     def ask(self) -> None: ...
 
-    def status(self, moment: Moment, _answer: None) -> StatusPart:
+    def status(self, snapshot: ServiceSnapshot, _answer: None) -> StatusPart:
         return StatusPart(
             page={"topic": self._topic, "writes": self._observed.role is Role.LEADING},
-            shards={each.shard: {"partition": each.shard} for each in moment.shards},
+            shards={each.shard: {"partition": each.shard} for each in snapshot.shards},
         )
 
-    def readings(self, moment: Moment, _answer: None) -> Iterator[Reading]:
-        for shard, counts in moment.counts.items():
-            yield Reading(family=COUNTED, labels=(moment.name, str(shard)), value=counts.get(WORDING.done, 0))
+    def readings(self, snapshot: ServiceSnapshot, _answer: None) -> Iterator[Reading]:
+        for shard, counts in snapshot.counts.items():
+            yield Reading(family=COUNTED, labels=(snapshot.name, str(shard)), value=counts.get(WORDING.done, 0))
 
     def close(self) -> None: ...
 

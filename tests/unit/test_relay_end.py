@@ -14,7 +14,7 @@ from thresher.relay.leader.workload import RelayTerm, RelayWorkload
 from thresher.relay.settings import Mandate, Settings
 from thresher.service import leading, watching
 from thresher.service.leading import Leading
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.watching import Watching
 from thresher.service.workload import Look
 from thresher.spark.driver.snapshot import EngineState, Snapshot
@@ -100,7 +100,7 @@ def test_a_watch_that_outlives_its_leadership_reports_nothing(late: bool, monkey
 
     monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
     monkeypatch.setattr(watching, "_END_SECONDS", 0.01)
-    watch = Watching(RelayWorkload(SETTINGS), Term(look), Stuck(), Ledger(), stopping=lambda: False)  # type: ignore[arg-type]
+    watch = Watching(RelayWorkload(SETTINGS), Term(look), Stuck(), ProcessCounts(), stopping=lambda: False)  # type: ignore[arg-type]
     watch.start()
     assert looking.wait(60)
     if late:

@@ -18,7 +18,7 @@ from thresher.service import leading, watching
 from thresher.service.events.event import Event, StepHangs
 from thresher.service.health import Role, Vitals, liveness, readiness
 from thresher.service.leading import Leading
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.stall import Stall, ToldStalls, stalls_of
 from thresher.service.watching import Watching
 from thresher.service.workload import Look
@@ -102,7 +102,7 @@ def test_a_watch_reports_a_hanging_step_with_its_reason(
     engine, over = Hanging(), threading.Event()
     engine.shards = [shard(1, settle=31.0, read=1.0)]
     watch = Watching(
-        RelayWorkload(SETTINGS), Term(explain), engine, Ledger(), stopping=over.is_set, announce=events.append  # type: ignore[arg-type]
+        RelayWorkload(SETTINGS), Term(explain), engine, ProcessCounts(), stopping=over.is_set, announce=events.append  # type: ignore[arg-type]
     )  # fmt: skip
     with caplog.at_level(logging.INFO, "thresher.service.watching"):
         watch.start()
@@ -127,7 +127,7 @@ def test_a_watch_reports_a_hanging_step_with_its_reason(
 def test_server_trouble_is_reported_before_a_hanging_step() -> None:
     engine = Hanging()
     engine.shards = [shard(0, settle=31.0)]
-    watch = Watching(RelayWorkload(SETTINGS), Term(lambda: None), engine, Ledger(), stopping=lambda: False)  # type: ignore[arg-type]
+    watch = Watching(RelayWorkload(SETTINGS), Term(lambda: None), engine, ProcessCounts(), stopping=lambda: False)  # type: ignore[arg-type]
     watch._troubles["database"] = ("database_lost", "no answer")
     assert watch.trouble == ("database_lost", "no answer")
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.tracker.simulated_log import SimulatedLog
-from thresher.observe.tally import Number
+from thresher.observe.figure_sink import Number
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
 from thresher.service.health import Role
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.driver.supervision import Phase
 from thresher.tracker.meter import MOST_QUEUES, Meter
@@ -57,9 +57,9 @@ class Scene:
 
     def queues(self) -> dict[str, dict[str, Number]]:
         self.meter.tell({0: self.log.tracking})
-        return by_queue(self.moment())
+        return by_queue(self.snapshot())
 
-    def moment(self) -> Moment:
+    def snapshot(self) -> ServiceSnapshot:
         shard = ShardSnapshot(
             shard=0,
             state=Phase.RUNNING,
@@ -72,7 +72,9 @@ class Scene:
             resident_bytes=None,
             notes={name: tell() for name, tell in self.told.notes.items()},
         )
-        return Moment(name="t", role=Role.LEADING, ready=True, shards=(shard,), counts={0: self.told.counts}, driver={})
+        return ServiceSnapshot(
+            name="t", role=Role.LEADING, ready=True, shards=(shard,), counts={0: self.told.counts}, driver={}
+        )
 
 
 def about(seconds: float) -> Any:
@@ -92,7 +94,7 @@ def test_each_queue_has_its_own_figures() -> None:
     assert found["a"] == {"in_progress": 2, "delayed": 0, "due": 0, "oldest_seconds": about(6.0)}
     assert (found["b"]["in_progress"], found["b"]["delayed"]) == (1, 1)
     assert found["c"] == {"redelivered": 1}
-    named = {(each.family.name, each.labels): each.value for each in readings(scene.moment())}
+    named = {(each.family.name, each.labels): each.value for each in readings(scene.snapshot())}
     assert named["thresher_redelivered_messages_by_queue_total", ("t", "c")] == 1
     assert named["thresher_oldest_in_progress_seconds_by_queue", ("t", "a")] == about(6.0)
 

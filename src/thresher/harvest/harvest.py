@@ -115,7 +115,7 @@ class Harvest(Service):
     @property
     def relayed(self) -> int:
         """The number of rows that this process has relayed, over all its leaderships."""
-        return self.ledger.total("relayed")
+        return self.process_counts.total("relayed")
 
     def _shards(self) -> tuple[ShardSnapshot, ...]:
         leading = self._slot.leading

@@ -22,7 +22,7 @@ from thresher.service.events.leadership_news import LeadershipNews
 from thresher.service.events.meter import Meter
 from thresher.service.leader_slot import LeadershipThread, LeaderSlot
 from thresher.service.leading import Leading
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.server_log import ServerLog
 from thresher.service.step_down import Stall, Turns
 from thresher.service.workload import Workload
@@ -47,7 +47,7 @@ class Competing:
         *,
         lead: Callable[[UUID], Leading],
         slot: LeaderSlot,
-        ledger: Ledger,
+        process_counts: ProcessCounts,
         announcer: Announcer,
         meter: Meter,
         stop_requested: SignalSafeEvent,
@@ -56,7 +56,7 @@ class Competing:
         server_log: ServerLog,
     ) -> None:
         self._workload, self._leadership, self._warm = workload, leadership, warm
-        self._lead, self._slot, self._ledger = lead, slot, ledger
+        self._lead, self._slot, self._process_counts = lead, slot, process_counts
         self._news, self._meter = LeadershipNews(workload.name, announcer), meter
         self._stop_requested, self._kill_requested = stop_requested, kill_requested
         self._turns, self._server_log = turns, server_log
@@ -126,7 +126,7 @@ class Competing:
         label, name = self._workload.wording.label, self._workload.name
         message = f"the {label} %s gives leadership up, so that another process may lead: %s"
         logger.warning(message, name, stall.why, extra={label: name})
-        self._ledger.count("step_downs")
+        self._process_counts.count("step_downs")
         lasted = current.lasted
         self._end(forced=False, seconds=_HAND_OVER_SECONDS)
         self._turns.stepped_down(stall, lasted=lasted, now=time.monotonic())
@@ -146,7 +146,7 @@ class Competing:
                 self._end(forced=False, seconds=_HAND_OVER_SECONDS)
             case Fenced():
                 self._elected = None
-                self._ledger.count("fences.election")
+                self._process_counts.count("fences.election")
                 self._end(forced=True)
 
     def _conclude(self, ended: LeadershipThread) -> None:

@@ -32,8 +32,8 @@ from thresher.service.events.meter import Meter
 from thresher.service.health import Role
 from thresher.service.leader_slot import LeaderSlot
 from thresher.service.leading import Leading, spark_of
-from thresher.service.ledger import Ledger
 from thresher.service.problem import ServiceMisused
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.probing import Probing
 from thresher.service.servers.reach import ELECTION_WAITS, Reach
 from thresher.service.servers.server_log import ServerLog
@@ -84,7 +84,7 @@ class Service(Candidate):
     ) -> None:
         self.workload = workload
         # The counts of this process, over all its leaderships.
-        self.ledger = Ledger()
+        self.process_counts = ProcessCounts()
         self.reach = Reach(workload.probes)
         self._spark = spark_of(workload, spark)
         self._announcer = Announcer(f"{self._noun}-events")
@@ -244,9 +244,9 @@ class Service(Candidate):
         draw: Callable[[], float],
     ) -> None:
         """Run the service from its start to its end, in its own thread."""
-        workload, ledger = self.workload, self.ledger
+        workload, process_counts = self.workload, self.process_counts
         warm = WarmSpark(self._spark, name=workload.name, shards=workload.shards)
-        probing = Probing(workload.probes, self.reach, ledger)
+        probing = Probing(workload.probes, self.reach, process_counts)
         try:
             warm.start()
             probing.start()
@@ -255,14 +255,14 @@ class Service(Candidate):
             self.reach.election = lambda: leadership.trouble
 
             def done() -> int:
-                return ledger.total(workload.wording.done)
+                return process_counts.total(workload.wording.done)
 
             def lead(leader_id: UUID) -> Leading:
                 return Leading(
                     workload,
                     spark=self._spark,
                     draw=draw,
-                    ledger=ledger,
+                    process_counts=process_counts,
                     reach=self.reach,
                     warm=warm,
                     terms=_terms(leadership, leader_id),
@@ -276,7 +276,7 @@ class Service(Candidate):
                 warm,
                 lead=lead,
                 slot=self._slot,
-                ledger=ledger,
+                process_counts=process_counts,
                 announcer=self._announcer,
                 meter=Meter(metrics_seconds, done, time.monotonic()),
                 stop_requested=self._stop_requested,

@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 
 from thresher.core.errors import PipelineProblem, ThresherError, Trouble, kind_of
 from thresher.service.events.event import Event, StepHangs
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
 from thresher.service.stall import Stall, StepKey, ToldStalls, stalls_of
 from thresher.service.workload import Look, Term, Workload
@@ -39,14 +39,14 @@ class Watching:
         workload: Workload,
         term: Term,
         engine: Engine,
-        ledger: Ledger,
+        process_counts: ProcessCounts,
         *,
         stopping: Callable[[], bool],
         reach: Reach | None = None,
         announce: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         self._name, self._label = workload.name, workload.wording.label
-        self._term, self._engine, self._ledger, self._stopping = term, engine, ledger, stopping
+        self._term, self._engine, self._process_counts, self._stopping = term, engine, process_counts, stopping
         self._reach = reach or Reach(())
         # The error that ends the leadership.
         self.error: ThresherError | None = None
@@ -93,7 +93,7 @@ class Watching:
         except Exception as error:
             message = f"the {self._label}'s watch broke"
             logger.exception(message, extra={self._label: self._name})
-            self._ledger.count_error(error)
+            self._process_counts.count_error(error)
             self._blame(EngineProblem(f"{message}, which is a bug: {type(error).__name__}: {error}"))
 
     def _look_on(self, looks: Sequence[Look]) -> None:
@@ -111,7 +111,7 @@ class Watching:
             except Trouble:
                 continue
             except PipelineProblem as error:
-                self._ledger.count_error(error)
+                self._process_counts.count_error(error)
                 self._blame(error)
                 return
 
@@ -146,7 +146,7 @@ class Watching:
         try:
             look.run()
         except Trouble as error:
-            self._ledger.count_error(error)
+            self._process_counts.count_error(error)
             self._troubles[look.at] = (kind_of(error), str(error))
             # A look that hung beyond the end of the term says nothing about the next leadership.
             self._reach.failed(look.at, error, look=not self._over.is_set())

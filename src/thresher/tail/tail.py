@@ -59,4 +59,4 @@ class Tail(Service):
     @property
     def relayed(self) -> int:
         """How many rows this process has published, over all its leaderships."""
-        return self.ledger.total("relayed")
+        return self.process_counts.total("relayed")

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from thresher.observe.tally import Number
+from thresher.observe.figure_sink import Number
 from thresher.tracker.protocol.by_queue import QueueFigures, together
 from thresher.tracker.protocol.tracking import Tracking
 

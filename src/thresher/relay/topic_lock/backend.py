@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from thresher.core.errors import Superseded, ThresherError, Trouble
-from thresher.observe.tally import Number, summed
+from thresher.observe.figure_sink import Number, summed
 from thresher.relay.settings import Coordination, Mandate, Settings
 from thresher.relay.topic_lock.joining import join
 from thresher.relay.topic_lock.worker import Worker

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from thresher.core.errors import shorten
-from thresher.observe.tally import Number
+from thresher.observe.figure_sink import Number
 from thresher.spark.problem import FigureInvalid
 from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.running_steps import RunningStep, RunningSteps
