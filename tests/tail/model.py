@@ -54,7 +54,7 @@ from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavai
 from thresher.tail.buffer import Bounds, DeadChange, LogBuffer
 from thresher.tail.chunk import Chunk
 from thresher.tail.coverage import Coverage
-from thresher.tail.log_stand import LogStand, Missing, judged
+from thresher.tail.log_state import LogState, Missing, judged
 from thresher.tail.position import Position
 from thresher.tail.problem import LogLost
 from thresher.tail.progress import TailBook, TailProgress, decode, encode
@@ -102,10 +102,10 @@ class Running:
     in_flight: dict[int, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     generation: int = 0
-    # `adopted`: its term found the slot adopted. `stand`: the state of the log at its start. `owed`: dead changes that
+    # `adopted`: its term found the slot adopted. `state`: the state of the log at its start. `owed`: dead changes that
     # are not durable yet.
     adopted: bool = False
-    stand: LogStand | None = None
+    state: LogState | None = None
     owed: list[DeadChange] = field(default_factory=list)
 
 
@@ -294,22 +294,22 @@ class TailWorld:
         if attempt.book.wrote(progress):
             return progress.coverage
         accepted = attempt.adopted and progress.origin.term != attempt.term
-        found = judged(progress.origin, progress.coverage, self._stood(attempt), accepted=accepted)
+        found = judged(progress.origin, progress.coverage, self._log_state(attempt), accepted=accepted)
         if isinstance(found, Missing):
             if attempt.term != self.terms[-1]:
                 raise Superseded
             raise LogLost(found.why)
         return found
 
-    def _stood(self, attempt: Running) -> LogStand:
-        attempt.stand = attempt.stand or LogStand(
+    def _log_state(self, attempt: Running) -> LogState:
+        attempt.state = attempt.state or LogState(
             system_id=str(self.system),
             timeline=self.timeline,
             end=self.end + 10,
             left=tuple(self.left),
             confirmed=self.confirmed,
         )
-        return attempt.stand
+        return attempt.state
 
     # The verdict
 

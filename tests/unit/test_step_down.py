@@ -14,7 +14,7 @@ from thresher.core.errors import Trouble
 from thresher.service.health import ServerHealth, ShardHealth
 from thresher.service.leading import Leading
 from thresher.service.servers.reach import Reach
-from thresher.service.step_down import Inquiry, Stall, Turns, failing, stalled
+from thresher.service.step_down import Inquiry, LeaderStall, Turns, failing, stalled
 
 UP = ShardHealth(shard=0, state="running", working=True)
 RECOVERING = ShardHealth(shard=0, state="running", working=False)
@@ -61,7 +61,7 @@ def test_only_a_leader_long_without_progress_is_stalled(
         # There was progress, or the leadership is too young to be at fault.
         assert found is None
     elif not up and failures > 0 and seconds >= 30:
-        assert found == Stall(why=f"its broker was not reached for {seconds:.0f} s: why", server_lost=True)
+        assert found == LeaderStall(why=f"its broker was not reached for {seconds:.0f} s: why", server_lost=True)
     elif failing_for is not None and failing_seconds >= 30:
         assert found is not None
         assert not found.server_lost
@@ -96,7 +96,7 @@ class Led:
         turns.begin(cast("Leading", self), self.now)
         return turns
 
-    def steps_down(self, turns: Turns, now: float) -> Stall | None:
+    def steps_down(self, turns: Turns, now: float) -> LeaderStall | None:
         """Check twice: the second check has the answer to the first one's question."""
         self.now = now
         before = self.asked
@@ -234,7 +234,7 @@ def test_a_cool_down_ends_when_the_lost_server_answers() -> None:
     turns = led.turns()
     lose(led)
     for _ in range(3):
-        turns.stepped_down(Stall(why="w", server_lost=True), lasted=31, now=100)
+        turns.stepped_down(LeaderStall(why="w", server_lost=True), lasted=31, now=100)
     assert (turns.may_lead(103.9), turns.may_lead(104)) == (False, True)
     led.reach.succeeded("broker")
     assert turns.may_lead(100)
@@ -250,7 +250,7 @@ def test_a_process_elected_during_cool_down_gives_leadership_back() -> None:
 def test_a_cool_down_for_another_reason_is_not_shortened() -> None:
     led = Led()
     turns = led.turns()
-    turns.stepped_down(Stall(why="w", server_lost=False), lasted=31, now=100)
+    turns.stepped_down(LeaderStall(why="w", server_lost=False), lasted=31, now=100)
     assert (turns.may_lead(100.9), turns.may_lead(101)) == (False, True)
     turns.superseded(lasted=1, now=200)
     assert (turns.may_lead(201.9), turns.may_lead(202)) == (False, True)
@@ -260,5 +260,5 @@ def test_a_healthy_minute_of_leadership_resets_the_cool_down() -> None:
     led = Led()
     turns = led.turns()
     for lasted in (31, 31, 31, 91):
-        turns.stepped_down(Stall(why="w", server_lost=False), lasted=lasted, now=100)
+        turns.stepped_down(LeaderStall(why="w", server_lost=False), lasted=lasted, now=100)
     assert turns.may_lead(101)

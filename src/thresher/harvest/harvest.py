@@ -86,7 +86,7 @@ class Harvest(Service):
         super().__init__(
             TopicLockWorkload(judged.settings, policy=policy, hook=hook)
             if by_locks
-            else RelayWorkload(judged.settings, policy=policy, hook=hook, side_work=_archive(judged.settings)),
+            else RelayWorkload(judged.settings, policy=policy, hook=hook, background_work=_archive(judged.settings)),
             election=partial(_competitor, judged.settings, chosen),
             alone=_is_none(chosen),
             spark=spark,

@@ -24,7 +24,7 @@ from thresher.service.leader_slot import LeadershipThread, LeaderSlot
 from thresher.service.leading import Leading
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.server_log import ServerLog
-from thresher.service.step_down import Stall, Turns
+from thresher.service.step_down import LeaderStall, Turns
 from thresher.service.workload import Workload
 from thresher.spark.session.warm import WarmSpark
 from thresher.spark.signal_safe_event import SignalSafeEvent
@@ -121,7 +121,7 @@ class Competing:
             logger.debug(message, self._workload.name, reading.rate, reading.relayed)
             self._news.announce(reading)
 
-    def _step_down(self, current: LeadershipThread, stall: Stall) -> None:
+    def _step_down(self, current: LeadershipThread, stall: LeaderStall) -> None:
         """End the leadership, which makes no progress, and resign."""
         label, name = self._workload.wording.label, self._workload.name
         message = f"the {label} %s gives leadership up, so that another process may lead: %s"

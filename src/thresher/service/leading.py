@@ -130,7 +130,7 @@ class Leading:
             "watch": math.inf if going_on and not watching.alive else 0.0,
             **{
                 f"{each.step} of shard {each.shard}": math.inf
-                for each in watching.stalls
+                for each in watching.hanging_steps
                 if each.step in self.workload.wording.own_steps
             },
         }

@@ -17,9 +17,9 @@ from dataclasses import asdict, replace
 
 from thresher.core.errors import PipelineProblem, ThresherError, Trouble, kind_of
 from thresher.service.events.event import Event, StepHangs
+from thresher.service.hanging_steps import HangingStep, LoggedSteps, StepKey, hanging_steps_of
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
-from thresher.service.stall import Stall, StepKey, ToldStalls, stalls_of
 from thresher.service.workload import Look, Term, Workload
 from thresher.spark.driver.engine import Engine
 from thresher.spark.driver.supervision import Phase
@@ -54,7 +54,7 @@ class Watching:
         self._troubles: dict[str, tuple[str, str]] = {}
         self._announce = announce
         self._stall_seconds = term.pipeline.policy.stall_seconds
-        self._logged_stalls = ToldStalls()
+        self._logged = LoggedSteps()
         # The known reasons of hanging steps; replaced as a whole.
         self._reasons: dict[StepKey, str] = {}
         self._over = threading.Event()
@@ -79,12 +79,12 @@ class Watching:
     def trouble(self) -> tuple[str, str] | None:
         """Kind and text of the `Trouble` of a look, or else of the step that has hung longest."""
         met = next(iter(self._troubles.copy().values()), None)
-        return met or next((("step_hangs", str(stall)) for stall in self.stalls), None)
+        return met or next((("step_hangs", str(step)) for step in self.hanging_steps), None)
 
     @property
-    def stalls(self) -> tuple[Stall, ...]:
+    def hanging_steps(self) -> tuple[HangingStep, ...]:
         """The steps of shards that hang. Never waits: a reason may be missing at first."""
-        return stalls_of(self._engine.snapshot().shards, self._stall_seconds, self._reasons)
+        return hanging_steps_of(self._engine.snapshot().shards, self._stall_seconds, self._reasons)
 
     def _run(self) -> None:
         try:
@@ -102,7 +102,7 @@ class Watching:
             if any(shard.state is Phase.FAILED for shard in self._engine.snapshot().shards):
                 self._engine.request_stop()
                 return
-            self._tell_stalls()
+            self._log_hanging_steps()
             try:
                 for place, look in enumerate(looks):
                     if time.monotonic() - looked[place] >= look.every_seconds:
@@ -115,31 +115,31 @@ class Watching:
                 self._blame(error)
                 return
 
-    def _tell_stalls(self) -> None:
+    def _log_hanging_steps(self) -> None:
         """Log and announce steps that hang, and log steps that hang no more."""
-        now, stalls = time.monotonic(), self.stalls
-        due, ended = self._logged_stalls.due(stalls, now), self._logged_stalls.ended(stalls)
-        self._logged_stalls = self._logged_stalls.told(stalls, due, now)
+        now, hanging = time.monotonic(), self.hanging_steps
+        due, ended = self._logged.due(hanging, now), self._logged.ended(hanging)
+        self._logged = self._logged.logged(hanging, due, now)
         self._reasons = {key: why for key, why in self._reasons.items() if key not in ended}
         for shard, step in ended:
             message = "step '%s' of shard %d hangs no more"
             logger.info(message, step, shard, extra={self._label: self._name, "shard": shard, "step": step})
-        for stall in due:
-            self._tell_stall(stall)
+        for each in due:
+            self._log_hanging_step(each)
 
-    def _tell_stall(self, stall: Stall) -> None:
+    def _log_hanging_step(self, step: HangingStep) -> None:
         try:
             # `explain` asks servers: it is not called while one of them is known not to answer.
             met = next(iter(self._troubles.values()), None)
-            why = self._term.explain(stall.shard, stall.step) if met is None else met[1]
+            why = self._term.explain(step.shard, step.step) if met is None else met[1]
         except Exception as error:  # noqa: BLE001 - a diagnosis that fails ends nothing
             why = str(error) or type(error).__name__
         if self._over.is_set():
             return
         if why is not None:
-            self._reasons = {**self._reasons, stall.key: why}
-        logger.warning("%s", replace(stall, why=why), extra={self._label: self._name, **asdict(stall), "why": why})
-        self._announce(StepHangs(shard=stall.shard, step=stall.step, seconds=stall.seconds, why=why))
+            self._reasons = {**self._reasons, step.key: why}
+        logger.warning("%s", replace(step, why=why), extra={self._label: self._name, **asdict(step), "why": why})
+        self._announce(StepHangs(shard=step.shard, step=step.step, seconds=step.seconds, why=why))
 
     def _look(self, look: Look) -> None:
         """Look once, and note a `Trouble` until a look of the same name succeeds."""

@@ -18,8 +18,8 @@ from thresher.delivery.leader.server_probes import server_probes
 from thresher.delivery.names import sessions, shard_sessions
 from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.delivery.transforms import load
+from thresher.relay.leader.background_work import BackgroundWork
 from thresher.relay.leader.shard_marks import ShardMarks
-from thresher.relay.leader.side_work import SideWork
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.watch import RelayWatch
 from thresher.relay.progress_source import reserved_topics
@@ -50,10 +50,10 @@ class RelayWorkload:
         *,
         policy: Policy | None = None,
         hook: str | None = None,
-        side_work: SideWork | None = None,
+        background_work: BackgroundWork | None = None,
     ) -> None:
         self.settings = settings
-        self._policy, self._hook, self._side_work = policy or POLICY, hook, side_work
+        self._policy, self._hook, self._background_work = policy or POLICY, hook, background_work
         self._marks = ShardMarks(settings.name)
 
     @property
@@ -83,11 +83,11 @@ class RelayWorkload:
         if mandate is None:
             return None
         self._marks.forget()
-        return RelayTerm(replace(mandate, hook=self._hook), self._policy, self._marks, self._side_work)
+        return RelayTerm(replace(mandate, hook=self._hook), self._policy, self._marks, self._background_work)
 
     def report(self, observed: Observed) -> RelayReport:
         """Return the relay's part of the status and metrics pages."""
-        return RelayReport(self.settings, observed, self._marks, self._side_work)
+        return RelayReport(self.settings, observed, self._marks, self._background_work)
 
 
 class RelayTerm:
@@ -98,9 +98,9 @@ class RelayTerm:
         mandate: Mandate,
         policy: Policy = POLICY,
         marks: ShardMarks | None = None,
-        side_work: SideWork | None = None,
+        background_work: BackgroundWork | None = None,
     ) -> None:
-        self._mandate, self._policy, self._side_work = mandate, policy, side_work
+        self._mandate, self._policy, self._background_work = mandate, policy, background_work
         self._marks = marks or ShardMarks(mandate.settings.name)
         settings = mandate.settings
         self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
@@ -126,14 +126,18 @@ class RelayTerm:
     @property
     def alarms(self) -> Mapping[str, str]:
         """The alarms: topics whose rows wait, changes that the watch has found, and trouble of the archive."""
-        watch, side_work = self._watch, self._side_work
-        return {**self._held.alarms, **(watch.alarms if watch else {}), **(side_work.alarms if side_work else {})}
+        watch, background_work = self._watch, self._background_work
+        return {
+            **self._held.alarms,
+            **(watch.alarms if watch else {}),
+            **(background_work.alarms if background_work else {}),
+        }
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Yield the checks of the watch, and run the side work meanwhile."""
+        """Yield the checks of the watch, and run the background work meanwhile."""
         application = f"{sessions(self._mandate.settings.name, self._mandate.term)}/a"
-        working = nullcontext() if self._side_work is None else self._side_work.during(application)
+        working = nullcontext() if self._background_work is None else self._background_work.during(application)
         with closing(RelayWatch(self._mandate)) as watch, working:
             self._watch = watch
             yield watch.looks

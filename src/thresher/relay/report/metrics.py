@@ -11,7 +11,7 @@ from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.observe.figure_sink import summed
 from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.metric import Family, MetricKind, Reading
-from thresher.relay.leader.side_work import SideWork
+from thresher.relay.leader.background_work import BackgroundWork
 from thresher.relay.report.backlog import Backlog
 from thresher.service.metrics import ServiceMetrics, family
 from thresher.service.report import ServiceSnapshot
@@ -107,7 +107,7 @@ FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING, servers=SERVERS).famili
 
 
 def readings(
-    snapshot: ServiceSnapshot, backlog: Backlog | None, side_work: SideWork | None = None
+    snapshot: ServiceSnapshot, backlog: Backlog | None, background_work: BackgroundWork | None = None
 ) -> Iterator[Reading]:
     """Yield the values of the relay's own metrics. An unknown value is left out, not shown as 0."""
     relay = snapshot.name
@@ -130,8 +130,8 @@ def readings(
             yield reading(of, each.gauges[name], str(each.shard))
     if backlog is not None:
         yield from _of_backlog(relay, backlog)
-    if side_work is not None:
-        yield from _of_archive(relay, side_work)
+    if background_work is not None:
+        yield from _of_archive(relay, background_work)
 
 
 def _of_backlog(relay: str, backlog: Backlog) -> Iterator[Reading]:
@@ -147,9 +147,9 @@ def _of_backlog(relay: str, backlog: Backlog) -> Iterator[Reading]:
             yield Reading(family=of, labels=(*labels, topic.topic), value=getattr(topic, name) or 0)
 
 
-def _of_archive(relay: str, side_work: SideWork) -> Iterator[Reading]:
+def _of_archive(relay: str, background_work: BackgroundWork) -> Iterator[Reading]:
     labels = (relay,)
-    yield Reading(family=_ARCHIVED, labels=labels, value=side_work.rows)
-    yield Reading(family=_ARCHIVE_FAILURES, labels=labels, value=side_work.failures)
-    if (age := side_work.success_age_seconds) is not None:
+    yield Reading(family=_ARCHIVED, labels=labels, value=background_work.rows)
+    yield Reading(family=_ARCHIVE_FAILURES, labels=labels, value=background_work.failures)
+    if (age := background_work.success_age_seconds) is not None:
         yield Reading(family=_ARCHIVE_AGE, labels=labels, value=age)

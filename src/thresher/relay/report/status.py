@@ -14,8 +14,8 @@ from thresher.db.problem import DatabaseLost
 from thresher.db.topic_locks import LockingSession
 from thresher.delivery.names import sessions
 from thresher.observe.metric import Reading
+from thresher.relay.leader.background_work import BackgroundWork
 from thresher.relay.leader.shard_marks import ShardMarks
-from thresher.relay.leader.side_work import SideWork
 from thresher.relay.report.backlog import Backlog, read_backlog
 from thresher.relay.report.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.relay.settings import Settings
@@ -45,9 +45,9 @@ class RelayReport:
     error_kinds = ERROR_KINDS
 
     def __init__(
-        self, settings: Settings, observed: Observed, marks: ShardMarks, side_work: SideWork | None = None
+        self, settings: Settings, observed: Observed, marks: ShardMarks, background_work: BackgroundWork | None = None
     ) -> None:
-        self._settings, self._marks, self._side_work = settings, marks, side_work
+        self._settings, self._marks, self._background_work = settings, marks, background_work
         self._reader = BacklogReader(settings, observed)
 
     def ask(self) -> Answer:
@@ -86,7 +86,7 @@ class RelayReport:
     def readings(self, snapshot: ServiceSnapshot, answer: Answer) -> Iterator[Reading]:
         """Yield a relay's own metrics."""
         backlog, _ = answer
-        return readings(snapshot, backlog, self._side_work)
+        return readings(snapshot, backlog, self._background_work)
 
     def close(self) -> None:
         """End the thread that reads the backlog."""

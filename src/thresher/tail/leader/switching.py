@@ -33,7 +33,7 @@ from thresher.delivery.progress_topic.fencing import fenced_log
 from thresher.tail.buffer import Bounds, LogBuffer
 from thresher.tail.leader.take_over import driver_store_of, take_over
 from thresher.tail.log_span import changed
-from thresher.tail.log_stand import LogStand, missing, not_published, on_timeline, what_to_do
+from thresher.tail.log_state import LogState, missing, not_published, on_timeline, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
 from thresher.tail.progress import TailProgress
 from thresher.tail.settings import TailMandate, TailSettings, Via
@@ -131,12 +131,12 @@ def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, b
     with closing(ReplicationConnection(settings.dsn, application)) as connection:
         now = connection.identify()
         left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
-    stand = LogStand(
+    state = LogState(
         system_id=now.system_id, timeline=now.timeline, end=now.position, left=left, confirmed=slot.confirmed or 0
     )  # fmt: skip
     if changed(last.span, published):
-        raise LogLost(not_published(stand.confirmed, settings.source, settings.name))
-    if found := missing(last.origin, last.coverage, stand):
+        raise LogLost(not_published(state.confirmed, settings.source, settings.name))
+    if found := missing(last.origin, last.coverage, state):
         what = what_to_do(last.coverage, settings.source, settings.name)
         raise LogLost(f"committed rows may be missing, and rows of the table may be unpublished: {found.why}. {what}")
     stream = LogStream(
@@ -146,8 +146,8 @@ def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, b
         publication=settings.publication_name,
         source=settings.source,
     )
-    buffer.cover(on_timeline(last.origin, last.coverage, stand))
-    buffer.begin_at(stand.confirmed)
+    buffer.cover(on_timeline(last.origin, last.coverage, state))
+    buffer.begin_at(state.confirmed)
     return stream
 
 

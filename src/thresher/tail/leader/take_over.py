@@ -25,7 +25,7 @@ from thresher.delivery.progress_topic.own_topic import own_topic
 from thresher.delivery.progress_topic.topic import broker_explained, progress_limit
 from thresher.kafka.admin import Admin
 from thresher.tail.log_span import LogSpan, changed
-from thresher.tail.log_stand import not_published, what_to_do
+from thresher.tail.log_state import not_published, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
 from thresher.tail.settings import TailMandate, TailSettings, Via
 from thresher.tail.slot import LogUnreadable, free_slot, require_readable

@@ -34,7 +34,7 @@ from thresher.spark.worker.shard import Shard
 from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import TableSource
-from thresher.tail.log_stand import LogStand, Missing, judged, require_unchanged, what_to_do
+from thresher.tail.log_state import LogState, Missing, judged, require_unchanged, what_to_do
 from thresher.tail.problem import LogLost
 from thresher.tail.progress import TailBook, TailProgress, batch_rows, bounded, encode
 from thresher.tail.settings import TailMandate
@@ -111,7 +111,7 @@ class TailAttempt:
         )
         # Opened by the reader's thread after recovery.
         self.stream: LogStream | None = None
-        self._stand: LogStand | None = None
+        self._state: LogState | None = None
         # The system and timeline of the log, and where earlier timelines ended.
         self._identity: tuple[SystemIdentity, list[tuple[int, int]]] | None = None
 
@@ -140,7 +140,7 @@ class TailAttempt:
     def open_source(self) -> BufferedLog:
         """Open the stream of the log. For the reader's thread, after recovery."""
         settings = self._mandate.settings
-        stand = self._stood()
+        state = self._log_state()
         free_slot(PostgresSlots(self._reading.connection), settings.slot_name)
         source = settings.source
         if isinstance(source, TableSource):
@@ -155,7 +155,7 @@ class TailAttempt:
         try:
             # While the stream is open, nobody else can advance or drop the slot.
             slot = PostgresSlots(self._reading.connection).slot(settings.slot_name)
-            confirmed = require_unchanged(stand, stream.identity, slot, self.buffer.coverage.noted)
+            confirmed = require_unchanged(state, stream.identity, slot, self.buffer.coverage.noted)
             self._watch.begin(stream, confirmed)
             self.buffer.begin_at(confirmed)
         except BaseException:
@@ -189,10 +189,10 @@ class TailAttempt:
         """Return the coverage of a record that recovery found. Raises `LogLost` if the log has a gap behind it."""
         if self.book.wrote(progress):
             return progress.coverage
-        mandate, settings, stand = self._mandate, self._mandate.settings, self._stood(progress)
+        mandate, settings, state = self._mandate, self._mandate.settings, self._log_state(progress)
         # Adoption covers what was missing before it. Once this term has a record, anything missing is new.
         accepted = mandate.adopted and progress.origin.term != mandate.term
-        found = judged(progress.origin, progress.coverage, stand, accepted=accepted)
+        found = judged(progress.origin, progress.coverage, state, accepted=accepted)
         if isinstance(found, Missing):
             row = self._session.control.read(settings.name)
             if row is None or row.term != mandate.term:
@@ -201,13 +201,13 @@ class TailAttempt:
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"committed rows may be missing: {found.why}. {what}")
         if not accepted:
-            self._watch.go_on(progress.span, stand)
+            self._watch.go_on(progress.span, state)
         return found
 
-    def _stood(self, progress: TailProgress | None = None) -> LogStand:
+    def _log_state(self, progress: TailProgress | None = None) -> LogState:
         """Return the state of the log before it is read. Raises `LogLost` if the slot is gone."""
-        if self._stand is not None:
-            return self._stand
+        if self._state is not None:
+            return self._state
         settings = self._mandate.settings
         slots = PostgresSlots(self._session.connection)
         # In this order: a change of the publication after the first query is noticed.
@@ -221,7 +221,7 @@ class TailAttempt:
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"{error}. {what}") from error
         now, left = self._identified()
-        self._stand = LogStand(
+        self._state = LogState(
             system_id=now.system_id,
             timeline=now.timeline,
             end=now.position,
@@ -229,7 +229,7 @@ class TailAttempt:
             confirmed=slot.confirmed or 0,
             published=published,
         )
-        return self._stand
+        return self._state
 
     def _identified(self) -> tuple[SystemIdentity, list[tuple[int, int]]]:
         if self._identity is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.tail.log_span import LogSpan, behind_mark, changed, goes_on, since_mark
-from thresher.tail.log_stand import LogStand, not_published
+from thresher.tail.log_state import LogState, not_published
 from thresher.tail.problem import LogLost
 from thresher.tail.settings import TailMandate
 from thresher.tail.stream import LogStream
@@ -24,11 +24,11 @@ class SpanWatch:
         self._confirmed = 0
         self._told: int | None = None
 
-    def go_on(self, recorded: LogSpan, stand: LogStand) -> None:
+    def go_on(self, recorded: LogSpan, state: LogState) -> None:
         """Continue a record's span. Raises `LogLost` if the publication may have left out inserts since the record."""
-        if changed(recorded, stand.published):
+        if changed(recorded, state.published):
             # The record may note a position for which the publication was not compared yet; the slot cannot be there.
-            raise self._lost(stand.confirmed)
+            raise self._lost(state.confirmed)
         self._span = goes_on(recorded, self._mandate.span)
 
     def begin(self, stream: LogStream, confirmed: int) -> None:
