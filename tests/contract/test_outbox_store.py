@@ -677,7 +677,7 @@ def test_a_read_by_id_skips_no_earlier_row(place: Place, session: StoreSession, 
 
 def older(window: pa.RecordBatch) -> list[bool]:
     """Tell which rows were written by a transaction older than the given one."""
-    ages, oldest_ages = (window.column(name).to_pylist() for name in ("age", "oldest_transaction_age"))
+    ages, oldest_ages = (window.column(name).to_pylist() for name in ("age", "oldest_age"))
     return [age > oldest for age, oldest in zip(ages, oldest_ages, strict=True)]
 
 

@@ -1,6 +1,6 @@
 """The safety rule of windows, with transactions of a real server: savepoints, late commits, prepared transactions.
 
-Transactions run at random, from a seed. At a random moment the oldest transaction is read, and then the transactions go on. Every
+Transactions run at random, from a seed. At a random moment the oldest transaction is read, and then they go on. Every
 row that the rule lets through must have been committed at that moment. One thread does it all, so the order is known.
 """
 
@@ -145,7 +145,7 @@ def readable(reader: PendingReader, oldest_transaction: str) -> tuple[set[int], 
     """Return all visible rows, and the rows that the rule lets through."""
     window, whole = reader.window(WANTED, after=LOWEST, upto=HIGHEST, oldest_transaction=oldest_transaction)
     assert whole
-    ids, ages, oldest_ages = (window.column(name).to_pylist() for name in ("id", "age", "oldest_transaction_age"))
+    ids, ages, oldest_ages = (window.column(name).to_pylist() for name in ("id", "age", "oldest_age"))
     return set(ids), {
         id_
         for id_, age, at in zip(ids, ages, oldest_ages, strict=True)

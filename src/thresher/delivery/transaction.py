@@ -234,7 +234,7 @@ class Transactions:
             return True
         failed = self.producer.unforgiven
         self._faults.require_epoch(failed)
-        if any(each.refusal is not Refusal.MOMENT for each in failed):
+        if any(each.refusal is not Refusal.TRANSIENT for each in failed):
             raise BrokerLost(f"a record for {failed[0].topic} was not delivered: {failed[0].why}")
         return not failed
 

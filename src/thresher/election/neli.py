@@ -40,8 +40,8 @@ from thresher.election.neli_clients import (
     producer_properties,
     session_seconds,
 )
-from thresher.election.patience import Patience
 from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused, LeaderTopicMissing
+from thresher.election.refusal_grace import RefusalGrace
 from thresher.election.settings import ElectionSettings
 from thresher.election.tenure import Confirmed, Granted, Withdrawn
 from thresher.kafka.admin import Admin
@@ -99,7 +99,7 @@ class Neli(Competitor):
         self._topic, self._group, self._kafka = topic, group, kafka
         self._settings = settings or ElectionSettings()
         self._resigning = threading.Event()
-        self._patience = Patience(grace_seconds=self._settings.grace_seconds)
+        self._refusal_grace = RefusalGrace(grace_seconds=self._settings.grace_seconds)
         self._known = False
 
     def resign(self) -> None:
@@ -124,7 +124,7 @@ class Neli(Competitor):
                     if not self._is_waited_out(problem):
                         self.fail(problem)
                         return
-                    wait = self._patience.wait_seconds
+                    wait = self._refusal_grace.wait_seconds
                 self._note(str(problem or reason_of(error.args[0])))
             except Exception as error:  # noqa: BLE001 - `wait` raises it
                 self._log.exception("the election's thread broke")
@@ -143,8 +143,8 @@ class Neli(Competitor):
         began = looked = self.now()
         while not self._stopping.is_set() and not self._resigning.is_set():
             trouble = member.step(self._settings.min_poll_seconds)
-            self._patience = self._patience.went_on(began, self.now(), leads=self.leader_id is not None)
-            if trouble is not None or self._patience.since is None:
+            self._refusal_grace = self._refusal_grace.went_on(began, self.now(), leads=self.leader_id is not None)
+            if trouble is not None or self._refusal_grace.since is None:
                 self._note(trouble)
             if member.topic_gone and self.now() - looked > _LOOK_SECONDS:
                 member.writable = self._require_topic()
@@ -154,8 +154,8 @@ class Neli(Competitor):
         """Record a problem, and return whether it is waited out."""
         if not isinstance(problem, AccessRefused):
             return False
-        self._patience = self._patience.refused(self.now())
-        return not self._patience.over
+        self._refusal_grace = self._refusal_grace.refused(self.now())
+        return not self._refusal_grace.over
 
     def _require_topic(self) -> bool:
         """Create the leader topic if it is missing, and return whether we may write heartbeats to it."""

@@ -231,7 +231,7 @@ class TransactionalProducer:
                 owing = Counter((fault.topic, fault.partition) for fault in self._undelivered)
                 raise records_unanswered(owing, seconds, _last(self._errors))
             self._do("flush", self._producer.flush, _LOOK_SECONDS)
-            if any(fault.refusal is not Refusal.MOMENT for fault in _causes(self._undelivered)):
+            if any(fault.refusal is not Refusal.TRANSIENT for fault in _causes(self._undelivered)):
                 # The transaction has failed already, and the client may take long to answer for the other records.
                 break
             if self._undelivered:
@@ -387,7 +387,7 @@ def _returning_within(seconds: float, call: Callable[..., Any], *arguments: Any)
 
 def _causes(faults: Iterable[Undelivered]) -> list[Undelivered]:
     """Return the faults that were not caused by another record's fault."""
-    return [fault for fault in faults if fault.refusal is not Refusal.NEIGHBOUR]
+    return [fault for fault in faults if fault.refusal is not Refusal.CAUSED_BY_ANOTHER]
 
 
 def _last(errors: Sequence[KafkaError]) -> str:

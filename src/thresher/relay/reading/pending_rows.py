@@ -140,7 +140,7 @@ class PendingRows:
                 return None
             window, upto = self._look_among(request, following - 1, position.oldest_transaction)
         rows = min(_readable(window, position, observed), request.rows)
-        batch = window.drop_columns(["age", "oldest_transaction_age"]).slice(0, rows)
+        batch = window.drop_columns(["age", "oldest_age"]).slice(0, rows)
         if batch.num_rows == window.num_rows:
             self._plan.read_window(upto)
         elif batch.num_rows == request.rows:
@@ -197,7 +197,7 @@ def _readable(window: pa.RecordBatch, position: Position, observed: Observed) ->
     if not rows:
         return 0
     ages = window.column("age")
-    oldest = OldestTransaction(age=window.column("oldest_transaction_age")[0].as_py(), generation=position.generation)
+    oldest = OldestTransaction(age=window.column("oldest_age")[0].as_py(), generation=position.generation)
     youngest = RowBehind(age=pc.min(ages).as_py(), generation=observed.generation, left_out=observed.left_out)
     if may_read_behind(youngest, oldest):
         # The common case: if the youngest row may be read, all may.

@@ -59,9 +59,9 @@ def may_read_behind(row: RowBehind, oldest: OldestTransaction) -> bool:
     2. The read-ahead was not discarded since: otherwise a row read before may no longer be in flight.
     3. Nothing is held: otherwise rows were left out, and will come back with lower ids.
 
-    A savepoint begins after its transaction: as long as that transaction runs, `oldest` is not younger than it. Ages are
-    counted modulo 2³², and `oldest` is used for seconds only. So a negative age of it is refused. A row that was frozen
-    long ago may look new, which only costs a read from the head.
+    A savepoint begins after its transaction: as long as that transaction runs, `oldest` is not younger than either.
+    Ages are counted modulo 2³², and `oldest` is used for seconds only. So a negative age of it is refused. A row that
+    was frozen long ago may look new, which only costs a read from the head.
     """
     same = row.generation == oldest.generation and not row.left_out
     return same and 0 <= oldest.age < row.age
@@ -69,10 +69,10 @@ def may_read_behind(row: RowBehind, oldest: OldestTransaction) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where the next window begins. Every row up to id `last` that was committed before `oldest_transaction` has been read.
+    """Where the next window begins. Every row up to id `last` that is older than `oldest_transaction` has been read.
 
-    `oldest_transaction` is the oldest transaction that was running just before the shard's first row was looked up. `generation`
-    counts how often the read-ahead had been discarded by then. The position is used until `until`.
+    `oldest_transaction` is the id of the oldest one that was running just before the shard's first row was looked up.
+    `generation` counts how often the read-ahead had been discarded by then. The position is used until `until`.
     """
 
     last: int

@@ -33,7 +33,7 @@ from thresher.relay.settings import Mandate
 from thresher.relay.store import store_of
 from thresher.relay.topic_lock.slots import Slots
 from thresher.relay.topic_lock.split import require_split
-from thresher.relay.topic_lock.turn import Bench, Done, Errored, Turns
+from thresher.relay.topic_lock.turn import Done, Errored, Turns, WorkerResources
 from thresher.spark.worker.shard import Shard
 
 # Producers that are kept between turns: each has threads and connections of its own.
@@ -61,7 +61,7 @@ class Worker:
         meter = Meter(shard, report=shard.event)
         shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
         admin = Admin.of(settings.kafka)
-        self._bench = Bench(
+        self._resources = WorkerResources(
             shard=shard,
             mandate=mandate,
             session=session,
@@ -134,7 +134,7 @@ class Worker:
 
     def _require_term(self) -> None:
         """Raise `Superseded` if the lock could not be taken because the term is over."""
-        row = self._bench.session.control.read(self._mandate.settings.name)
+        row = self._resources.session.control.read(self._mandate.settings.name)
         if row is None or row.term != self._mandate.term:
             raise Superseded("another process has taken over, or is settling after a restart of the database")
 
@@ -189,7 +189,7 @@ class Worker:
             if kept is not None:
                 kept.close()
             self._slots.require(lock.slot)
-            kept = Turns(self._bench, lock)
+            kept = Turns(self._resources, lock)
         self._kept[lock.name] = kept
         if len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)[1].close()
@@ -205,4 +205,4 @@ class Worker:
         kept = self._kept.pop(lock.name, None)
         if kept is not None:
             kept.close()
-        self._bench.meter.forgotten()
+        self._resources.meter.forgotten()
