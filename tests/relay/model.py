@@ -310,7 +310,7 @@ class World:
         self.repeated = 0
         self.times_sent: Counter[int] = Counter()
         self.filtered: set[int] = set()
-        self.condemned: set[int] = set()
+        self.poisoned: set[int] = set()
         self.settled: Counter[tuple[int, Version]] = Counter()
         self.take_over()
 
@@ -788,7 +788,7 @@ class World:
                 if isinstance(fate, Filtered):
                     self.filtered.add(message.number)
                 elif isinstance(fate, Dead):
-                    self.condemned.add(message.number)
+                    self.poisoned.add(message.number)
         for record in transaction.records:
             self._read(self.messages[int(record.value or b"")])
 
@@ -832,7 +832,7 @@ class World:
 
     def _has_fate(self, message: Message) -> bool:
         number = message.number
-        return bool(self.times_sent[number]) or number in self.filtered or number in self.condemned
+        return bool(self.times_sent[number]) or number in self.filtered or number in self.poisoned
 
     def judge(self) -> None:
         """Check the invariants that hold at every moment."""
@@ -854,7 +854,7 @@ class World:
                 number = message.number
                 sent = min(1, self.times_sent[number]) if self.marking else self.times_sent[number]
                 fates = sent + (number in self.filtered) + (number in dead)
-                discarded = number in self.condemned
+                discarded = number in self.poisoned
                 # At least once, a record that was reported as failed may be delivered, and be refused when it is sent
                 # again.
                 both = self.marking and bool(sent) and number in dead

@@ -173,7 +173,7 @@ class NumbersWorkload:
 
     def _reach_broker(self) -> None:
         try:
-            Admin.of({"log_level": 0, **self.kafka}).greet()
+            Admin.of({"log_level": 0, **self.kafka}).require_answer()
         except KafkaException as error:
             raise BrokerLost(f"the broker failed: {error}") from error
 

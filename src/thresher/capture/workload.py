@@ -12,10 +12,10 @@ from typing import Any
 from confluent_kafka import KafkaException
 from psycopg import Connection
 
-from thresher.capture.log_starts import begin_topics, facts_of
 from thresher.capture.report.metrics import HANDLING, WORDING
 from thresher.capture.report.report import CaptureReport
 from thresher.capture.settings import POLICY, CaptureSettings
+from thresher.capture.start_offsets import begin_topics, facts_of
 from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.store.schema import require_no_guards, require_schema
@@ -109,7 +109,7 @@ class CaptureWorkload:
     def _reach_broker(self) -> None:
         try:
             # No log lines of the client: they would repeat the probe's error.
-            Admin.of({"log_level": 0, **self.settings.kafka}).greet()
+            Admin.of({"log_level": 0, **self.settings.kafka}).require_answer()
         except KafkaException as error:
             raise broker_problem("the broker was not reached", error.args[0]) from error
 

@@ -42,7 +42,7 @@ class Rules:
         """Return the dead-letter reason of a row whose grace is over."""
         return f"{why}, for {self.grace_seconds:g} s"
 
-    def condemned(self, row: Row, fate: Dead) -> Dead:
+    def dead_fate(self, row: Row, fate: Dead) -> Dead:
         """Return the fate of a row that can never be sent. Raises `Halted` if the policy is `halt`."""
         if self.poison is Poison.HALT:
             raise Halted(

@@ -160,7 +160,7 @@ class Neli(Competitor):
     def _require_topic(self) -> bool:
         """Create the leader topic if it is missing, and return whether we may write heartbeats to it."""
         admin = Admin.of(self._kafka)
-        admin.greet()
+        admin.require_answer()
         facts = admin.topic(self._topic)
         # Only the brokers create internal topics and write to them.
         internal = self._topic.startswith("__")

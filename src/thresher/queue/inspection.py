@@ -188,7 +188,7 @@ def reached(config: QueueConfig, topics: Iterable[str]) -> tuple[Admin, dict[str
     """
     admin = Admin.of({"log_level": 2, **config.clients})
     try:
-        admin.greet()
+        admin.require_answer()
         facts = admin.facts(list(topics))
     except KafkaException as error:
         raise broker_problem(f"{config.bootstrap_servers} cannot be used", error.args[0]) from error

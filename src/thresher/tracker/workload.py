@@ -78,7 +78,7 @@ class TrackerWorkload:
     def _reach_broker(self) -> None:
         try:
             # The probe raises its own error, so the client's log lines would only repeat it.
-            Admin.of({"log_level": 0, **self.settings.kafka}).greet()
+            Admin.of({"log_level": 0, **self.settings.kafka}).require_answer()
         except KafkaException as error:
             raise broker_problem("the broker was not reached", error.args[0]) from error
 

@@ -277,7 +277,7 @@ class Gate:
         return self._condemned(row, Kind.NO_PARTITION, self._rules.in_vain(_missing(row.plan, there)))
 
     def _condemned(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
-        return row._replace(plan=self._rules.condemned(row, dead(kind, reason, attempts)))
+        return row._replace(plan=self._rules.dead_fate(row, dead(kind, reason, attempts)))
 
 
 def _topic_of(row: Row) -> str:

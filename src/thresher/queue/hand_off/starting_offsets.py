@@ -39,7 +39,7 @@ class StartingOffsets:
         """
         config = self._config
         try:
-            self._admin.greet()
+            self._admin.require_answer()
             await_topics(
                 self._admin, [config.message_topic, config.marker_topic, config.queues_topic, config.dead_topic]
             )

@@ -68,7 +68,7 @@ def take_over(
         source = progress_source(settings)
         admin = Admin.of(settings.kafka)
         with broker_explained():
-            admin.greet()
+            admin.require_answer()
         own_topic(admin, source, row, partitions=max(settings.shards, row.shards))
         if not wanted():
             return None

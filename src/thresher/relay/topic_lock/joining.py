@@ -79,7 +79,7 @@ def _look(settings: Settings) -> Mandate | bool:
         require_known_system(settings.name, row, now.system_id)
         admin = Admin.of(settings.kafka)
         with broker_explained():
-            admin.greet()
+            admin.require_answer()
         topic = known_topic(admin, progress_topic(settings.name), row.progress_topic_id, pipeline=settings.name)
         return Mandate(
             settings=settings,

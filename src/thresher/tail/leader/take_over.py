@@ -61,7 +61,7 @@ def take_over(
         require_tailed(settings, row)
         admin = Admin.of(settings.kafka)
         with broker_explained():
-            admin.greet()
+            admin.require_answer()
         own_topic(admin, settings.progress, row, partitions=1)
         _require_log(slots, settings, row)
         if not wanted():
