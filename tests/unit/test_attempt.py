@@ -18,7 +18,7 @@ from thresher.delivery.batch import NOTHING_YET
 from thresher.delivery.effects import Begin, Init, Take
 from thresher.delivery.fate import SENT
 from thresher.delivery.shard import producer_factory
-from thresher.relay.settings import Delivery, Mandate, Settings
+from thresher.relay.settings import Delivery, Settings, ShardAssignment
 from thresher.relay.shard import attempt
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
@@ -26,7 +26,7 @@ from thresher.relay.store import store_of
 from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
-MANDATE = Mandate(
+ASSIGNMENT = ShardAssignment(
     settings=Settings(
         name="orders",
         dsn="",
@@ -59,7 +59,7 @@ class Attempts:
             figures=Figures(),
             resources=self._resources,
         )
-        return Attempt(shard, MANDATE, read_ahead_of(shard, MANDATE))
+        return Attempt(shard, ASSIGNMENT, read_ahead_of(shard, ASSIGNMENT))
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_task_that_spark_runs_again_marks_with_other_ids(attempts: Attempts) -
 
 def test_a_mark_begins_with_leader_id_and_shard_number(attempts: Attempts) -> None:
     mark = attempts().leader(3)
-    assert (mark.bytes[:8], mark.bytes[8]) == (uuid.UUID(MANDATE.term).bytes[:8], 0)
+    assert (mark.bytes[:8], mark.bytes[8]) == (uuid.UUID(ASSIGNMENT.term).bytes[:8], 0)
 
 
 def test_a_failed_settling_is_noticed_without_another_row(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:

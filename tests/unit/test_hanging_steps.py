@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.processes import eventually
-from tests.unit.test_relay_end import MANDATE, SETTINGS, Stuck
+from tests.unit.test_relay_end import ASSIGNMENT, SETTINGS, Stuck
 from thresher.db.lock_holder import LockHolder, held_by
 from thresher.db.problem import DatabaseLost
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
@@ -75,7 +75,7 @@ class Term(RelayTerm):
     """A term without looks."""
 
     def __init__(self, explain: Callable[[], str | None]) -> None:
-        super().__init__(MANDATE)
+        super().__init__(ASSIGNMENT)
         self._explain = explain
 
     @contextmanager

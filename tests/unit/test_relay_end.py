@@ -11,7 +11,7 @@ import pytest
 from thresher.core.errors import Superseded
 from thresher.db import TableName
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
-from thresher.relay.settings import Mandate, Settings
+from thresher.relay.settings import Settings, ShardAssignment
 from thresher.service import leading, watching
 from thresher.service.leading import Leading
 from thresher.service.process_counts import ProcessCounts
@@ -21,7 +21,7 @@ from thresher.spark.driver.snapshot import EngineState, Snapshot
 from thresher.spark.problem import EngineLost
 
 SETTINGS = Settings(name="r", dsn="", outbox=TableName(table="outbox"), kafka={})
-MANDATE = Mandate(
+ASSIGNMENT = ShardAssignment(
     settings=SETTINGS,
     outbox_id="o",
     term="t",
@@ -57,7 +57,7 @@ class Term(RelayTerm):
     """A term with one look."""
 
     def __init__(self, look: Any) -> None:
-        super().__init__(MANDATE)
+        super().__init__(ASSIGNMENT)
         self._look = look
 
     @contextmanager

@@ -25,7 +25,7 @@ __all__ = [
     "Delivery",
     "Dispatch",
     "Limits",
-    "Mandate",
+    "ShardAssignment",
     "Settings",
     "Settling",
     "TopicLocking",
@@ -233,7 +233,7 @@ def as_mapping(group: Limits | TopicLocking | Mapping[str, Any]) -> dict[str, An
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mandate:
+class ShardAssignment:
     """The leader's result of a take-over, sent to its shards: the settings, the term, the outbox and its progress."""
 
     settings: Settings

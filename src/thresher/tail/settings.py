@@ -125,7 +125,7 @@ class TailSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TailMandate:
+class TailAssignment:
     """The leader's orders to its shard: the settings, the term, and the identity of outbox and progress topic."""
 
     settings: TailSettings

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from thresher.core.errors import Superseded, ThresherError, Trouble
 from thresher.observe.figure_sink import Number, summed
-from thresher.relay.settings import Coordination, Mandate, Settings
+from thresher.relay.settings import Coordination, Settings, ShardAssignment
 from thresher.relay.topic_lock.joining import join
 from thresher.relay.topic_lock.worker import Worker
 from thresher.relay.topic_lock.workload import TopicLockTerm
@@ -127,10 +127,10 @@ class DbBackend:
 
     def _be_member(self) -> None:
         """Join the group and work for it, until a stop is asked for or an error ends the membership."""
-        mandate = join(self.settings, lambda: not self._stopping.is_set())
-        if mandate is None:
+        assignment = join(self.settings, lambda: not self._stopping.is_set())
+        if assignment is None:
             return
-        term = self._told = TopicLockTerm(mandate.term, replace(mandate, hook=self._hook))
+        term = self._told = TopicLockTerm(assignment.term, replace(assignment, hook=self._hook))
         ending = self._ending = SignalSafeEvent()
         if self._stopping.is_set():
             return
@@ -138,7 +138,7 @@ class DbBackend:
         threads = [
             threading.Thread(
                 target=self._work,
-                args=(number, term, mandate, ending, errors),
+                args=(number, term, assignment, ending, errors),
                 name=f"thresher-worker-{number}",
                 daemon=True,
             )
@@ -179,17 +179,22 @@ class DbBackend:
                     logger.warning("%s: %s", look.at, error)
 
     def _work(
-        self, number: int, term: TopicLockTerm, mandate: Mandate, ending: SignalSafeEvent, errors: list[BaseException]
+        self,
+        number: int,
+        term: TopicLockTerm,
+        assignment: ShardAssignment,
+        ending: SignalSafeEvent,
+        errors: list[BaseException],
     ) -> None:
         """Run one worker. In a thread of its own."""
         try:
             with (
                 self._shard(number, term, ending) as shard,
-                closing(Worker(shard, replace(mandate, hook=self._hook))) as worker,
+                closing(Worker(shard, replace(assignment, hook=self._hook))) as worker,
             ):
                 while not shard.stopping:
                     worker.round()
-                    shard.wait(mandate.settings.topic_locking.rest_seconds)
+                    shard.wait(assignment.settings.topic_locking.rest_seconds)
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that watches
             errors.append(error)
 

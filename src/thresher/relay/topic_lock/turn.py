@@ -46,7 +46,7 @@ from thresher.relay.names import buckets_of
 from thresher.relay.progress_source import known_progress
 from thresher.relay.protocol.progress import encode
 from thresher.relay.protocol.topic_lock import TopicCarrier, TopicProgress, protocol
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import ShardAssignment
 from thresher.relay.settle import Settlement, fates_of
 from thresher.relay.shard.producer_factory import make_producer
 from thresher.spark.worker.shard import Shard
@@ -67,7 +67,7 @@ class WorkerResources:
     """The sessions, clients and figures of a worker, shared by all its turns."""
 
     shard: Shard
-    mandate: Mandate
+    assignment: ShardAssignment
     session: StoreSession
     locks: TopicLocks
     # Over a session with synchronous_commit off.
@@ -111,9 +111,9 @@ class Turns:
     """The turns of one process at one lock. For one thread. `close` discards the producer."""
 
     def __init__(self, resources: WorkerResources, lock: TopicLock) -> None:
-        settings, mandate = resources.mandate.settings, resources.mandate
+        settings, assignment = resources.assignment.settings, resources.assignment
         self._resources, self.lock = resources, lock
-        seal = Seal(secret=mandate.secret, topic=progress_topic(settings.name), partition=lock.slot)
+        seal = Seal(secret=assignment.secret, topic=progress_topic(settings.name), partition=lock.slot)
         progress = ProgressTopic(topic=seal.topic, partition=lock.slot, encode=encode, headers=seal.headers)
         self._shard_producer = ShardProducer(
             self._producer,
@@ -133,7 +133,7 @@ class Turns:
         )
         self._recovery = Recovery(
             resources.shard,
-            known_progress(mandate),
+            known_progress(assignment),
             resources.session,
             resources.admin,
             self._transactions,
@@ -152,11 +152,11 @@ class Turns:
             row_waited_seconds=lock.waiting_seconds,
         )
         self._carrier = TopicCarrier(
-            ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=lock.slot),
+            ShardIdentity(outbox_id=assignment.outbox_id, term=assignment.term, shard=lock.slot),
             rules,
             TopicProgress(
-                outbox_id=mandate.outbox_id,
-                term=mandate.term,
+                outbox_id=assignment.outbox_id,
+                term=assignment.term,
                 shard=lock.slot,
                 most_bytes=progress_limit(resources.admin, seal.topic, {**settings.kafka, **settings.producer}),
             ),
@@ -181,7 +181,7 @@ class Turns:
         """
         kept, self._settled = self.goes_on(lock), False
         self.lock = lock
-        limits, locking = self._resources.mandate.settings.limits, self._resources.mandate.settings.topic_locking
+        limits, locking = self._resources.assignment.settings.limits, self._resources.assignment.settings.topic_locking
         wanted = Wanted(
             buckets=buckets_of(lock.part, lock.parts),
             rows=_COMPACTED_ROWS if lock.topic in locking.compact_topics else limits.batch_rows,
@@ -236,7 +236,7 @@ class Turns:
 
     def _renew(self) -> None:
         """Renew the lock if a quarter of its time is over."""
-        seconds = self._resources.mandate.settings.topic_locking.lock_seconds
+        seconds = self._resources.assignment.settings.topic_locking.lock_seconds
         if time.monotonic() - self._turn.renewed > seconds * _RENEWED:
             self._resources.locks.renew(self.lock)
             self._turn.renewed = time.monotonic()
@@ -299,4 +299,4 @@ class Turns:
         self._resources.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
 
     def _producer(self, id_index: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
-        return make_producer(self._resources.mandate.settings, self.lock.slot, id_index, more, brief=brief)
+        return make_producer(self._resources.assignment.settings, self.lock.slot, id_index, more, brief=brief)

@@ -36,7 +36,7 @@ from thresher.tail.log_span import changed
 from thresher.tail.log_state import LogState, missing, not_published, on_timeline, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
 from thresher.tail.progress import TailProgress
-from thresher.tail.settings import TailMandate, TailSettings, Via
+from thresher.tail.settings import TailAssignment, TailSettings, Via
 from thresher.tail.slot import require_readable
 from thresher.tail.stream import LogStream
 
@@ -78,16 +78,16 @@ def leave(settings: TailSettings) -> int:
     """Hand the outbox back to a relay, and drop the slot. Return how many published rows were deleted."""
     require_table(settings)
     _require_stopped(settings)
-    mandate = take_over(settings)
-    if mandate is None:
+    assignment = take_over(settings)
+    if assignment is None:
         raise AssertionError("it was wanted")
-    settings = mandate.settings
-    with closing(driver_store_of(settings).session(f"{sessions(settings.name, mandate.term)}/d")) as session:
+    settings = assignment.settings
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name, assignment.term)}/d")) as session:
         source = settings.progress
         clock = ServerClock(session.incarnation().now)
-        seal = source.seal(mandate.secret, 0)
+        seal = source.seal(assignment.secret, 0)
         with fenced_log(
-            source, seal, mandate.outbox_id, clock, name=settings.group, properties=settings.properties
+            source, seal, assignment.outbox_id, clock, name=settings.group, properties=settings.properties
         ) as log:
             last = log.last()
         if last is None:
@@ -97,7 +97,7 @@ def leave(settings: TailSettings) -> int:
             )
         buffer = LogBuffer(Bounds(rows=10_000))
         table = TailedTable(session.connection, settings.outbox, settings.shape)
-        with closing(_begun(session, mandate, last, buffer)) as stream:
+        with closing(_begun(session, assignment, last, buffer)) as stream:
             # Most of the log is read before the lock, so that writers wait only for the rest.
             _read_to(table.log_end(), stream, session, settings, buffer, _READ_SECONDS)
             with table.locked() as end:
@@ -115,16 +115,16 @@ def leave(settings: TailSettings) -> int:
                         "and insert the others again while the tail runs, before it leaves. Nothing was changed"
                     )
                 deleted = table.empty()
-                table.hand_over(settings.name, term=mandate.term, mode=_RELAYED)
+                table.hand_over(settings.name, term=assignment.term, mode=_RELAYED)
         _drop(PostgresSlots(session.connection), settings.slot_name)
     return deleted
 
 
-def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, buffer: LogBuffer) -> LogStream:
+def _begun(session: PostgresSession, assignment: TailAssignment, last: TailProgress, buffer: LogBuffer) -> LogStream:
     """Return a stream from the slot, with the last record's coverage in the buffer. Raises `LogLost` for a gap."""
-    settings = mandate.settings
+    settings = assignment.settings
     slots = PostgresSlots(session.connection)
-    application = shard_sessions(settings.name, mandate.term, 0)
+    application = shard_sessions(settings.name, assignment.term, 0)
     # In this order: a change of the publication after the first query is noticed.
     published = slots.published(settings.publication_name, settings.table)
     slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)

@@ -27,7 +27,7 @@ from thresher.kafka.admin import Admin
 from thresher.tail.log_span import LogSpan, changed
 from thresher.tail.log_state import not_published, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
-from thresher.tail.settings import TailMandate, TailSettings, Via
+from thresher.tail.settings import TailAssignment, TailSettings, Via
 from thresher.tail.slot import LogUnreadable, free_slot, require_readable
 
 # The time-out for an answer of the database.
@@ -41,8 +41,8 @@ def driver_store_of(settings: TailSettings, seconds: float = _ANSWER_SECONDS) ->
 
 def take_over(
     settings: TailSettings, *, term: str | None = None, wanted: Callable[[], bool] = lambda: True
-) -> TailMandate | None:
-    """Become the leader, and return the mandate for the shard. Raises if that is not possible.
+) -> TailAssignment | None:
+    """Become the leader, and return the assignment for the shard. Raises if that is not possible.
 
     None if `wanted` turns false before the present leader is displaced.
     """
@@ -89,7 +89,7 @@ def take_over(
         if not laid_out:
             raise Superseded("a newer tail of the same name has taken over while this one was starting")
         progress_limit(admin, settings.progress.topic, settings.properties)
-    return TailMandate(
+    return TailAssignment(
         settings=settings,
         outbox_id=taken.outbox_id,
         term=term,

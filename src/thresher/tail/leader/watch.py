@@ -30,7 +30,7 @@ from thresher.service.workload import Look
 from thresher.tail.leader.figures import LogBoard, LogFigures
 from thresher.tail.leader.take_over import driver_store_of
 from thresher.tail.problem import LogLost
-from thresher.tail.settings import TailMandate, Via
+from thresher.tail.settings import TailAssignment, Via
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +45,10 @@ _FIRST_ID = -(2**63)
 class TailWatch:
     """Runs the checks over a connection of its own, and reconnects when it is lost. For one thread."""
 
-    def __init__(self, mandate: TailMandate, board: LogBoard) -> None:
-        self._mandate, self._board = mandate, board
+    def __init__(self, assignment: TailAssignment, board: LogBoard) -> None:
+        self._assignment, self._board = assignment, board
         self._session: PostgresSession | None = None
-        self._admin = Admin.of(mandate.settings.kafka)
+        self._admin = Admin.of(assignment.settings.kafka)
         # Alarm → its text. Replaced as a whole.
         self.alarms: dict[str, str] = {}
         # A transaction id, and a position of the log behind the commits of all older transactions.
@@ -67,7 +67,7 @@ class TailWatch:
             Look(at="broker", run=self.look_at_policy, every_seconds=_POLICY_SECONDS),
             Look(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
         ]
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         if settings.via is Via.TABLE and settings.keep_seconds is not None:
             looks.append(Look(at="database", run=self.delete_old, every_seconds=_DELETE_SECONDS))
         return tuple(looks)
@@ -75,8 +75,8 @@ class TailWatch:
     def look_at_row(self) -> None:
         """Raise `Superseded` if the control row has another term."""
         with self._asking() as session:
-            row = session.control.read(self._mandate.settings.name)
-        if row is None or row.term != self._mandate.term:
+            row = session.control.read(self._assignment.settings.name)
+        if row is None or row.term != self._assignment.term:
             raise Superseded("a newer tail of the same name has taken over; this one ends")
 
     def look_at_slot(self) -> None:
@@ -84,7 +84,7 @@ class TailWatch:
 
         A missing slot is not an error here: the shard that reads it fails.
         """
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         with self._asking() as session:
             row, system_id = session.control.read(settings.name), session.incarnation().system_id
             if row is not None:
@@ -119,18 +119,18 @@ class TailWatch:
 
     def look_at_topic(self) -> None:
         """Raise `ForeignProgress` if the progress topic is gone or was replaced."""
-        source = self._mandate.settings.progress
-        known_topic(self._admin, source.topic, self._mandate.progress_topic_id, pipeline=source.pipeline)
+        source = self._assignment.settings.progress
+        known_topic(self._admin, source.topic, self._assignment.progress_topic_id, pipeline=source.pipeline)
 
     def look_at_policy(self) -> None:
         """Raise `BrokerRefused` if the topic's configuration lets the broker remove progress records."""
-        require_kept(self._admin, self._mandate.settings.progress.topic)
+        require_kept(self._admin, self._assignment.settings.progress.topic)
 
     def trim(self) -> None:
         """Delete the progress records before the last one."""
-        mandate, source = self._mandate, self._mandate.settings.progress
+        assignment, source = self._assignment, self._assignment.settings.progress
         try:
-            with source.log(source.seal(mandate.secret, 0), mandate.outbox_id) as log:
+            with source.log(source.seal(assignment.secret, 0), assignment.outbox_id) as log:
                 log.last()
             if log.place is not None and log.place.appended_ms is not None:
                 self._admin.trim(source.topic, {0: log.place.offset}, log.place.appended_ms)
@@ -142,7 +142,7 @@ class TailWatch:
 
         A mark is a transaction id with a position. Once the slot is confirmed there, older transactions are published.
         """
-        settings, figures, first_xid = self._mandate.settings, self._board.figures, self._board.first_xid
+        settings, figures, first_xid = self._assignment.settings, self._board.figures, self._board.first_xid
         if first_xid is None:
             return
         with self._asking() as session:
@@ -163,7 +163,7 @@ class TailWatch:
             done = table.trim(
                 xid,
                 first_xid=first_xid,
-                keep_seconds=self._mandate.settings.keep_seconds or 0.0,
+                keep_seconds=self._assignment.settings.keep_seconds or 0.0,
                 rows=_DELETE_ROWS,
                 floor=floor,
             )
@@ -182,11 +182,11 @@ class TailWatch:
     @contextmanager
     def _asking(self) -> Iterator[PostgresSession]:
         """Give the session. After a problem it is closed, and the next check connects again."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         try:
             if self._session is None:
                 store = driver_store_of(settings, _LOOK_SECONDS)
-                self._session = store.session(f"{sessions(settings.name, self._mandate.term)}/w")
+                self._session = store.session(f"{sessions(settings.name, self._assignment.term)}/w")
             yield self._session
         except PipelineProblem:
             self.close()

@@ -10,16 +10,16 @@ from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.tail.log_span import LogSpan, behind_mark, changed, goes_on, since_mark
 from thresher.tail.log_state import LogState, not_published
 from thresher.tail.problem import LogLost
-from thresher.tail.settings import TailMandate
+from thresher.tail.settings import TailAssignment
 from thresher.tail.stream import LogStream
 
 
 class SpanWatch:
     """The span of one attempt. `tell` is called with the first transaction id whenever that changes."""
 
-    def __init__(self, mandate: TailMandate, slots: PostgresSlots, tell: Callable[[int], None]) -> None:
-        self._mandate, self._slots, self._tell = mandate, slots, tell
-        self._span = mandate.span
+    def __init__(self, assignment: TailAssignment, slots: PostgresSlots, tell: Callable[[int], None]) -> None:
+        self._assignment, self._slots, self._tell = assignment, slots, tell
+        self._span = assignment.span
         self._stream: LogStream | None = None
         self._confirmed = 0
         self._told: int | None = None
@@ -29,7 +29,7 @@ class SpanWatch:
         if changed(recorded, state.published):
             # The record may note a position for which the publication was not compared yet; the slot cannot be there.
             raise self._lost(state.confirmed)
-        self._span = goes_on(recorded, self._mandate.span)
+        self._span = goes_on(recorded, self._assignment.span)
 
     def begin(self, stream: LogStream, confirmed: int) -> None:
         """Set the stream that is read, and the confirmed position of its slot."""
@@ -37,7 +37,7 @@ class SpanWatch:
 
     def span(self) -> LogSpan:
         """Return the span for the next record: that of the record before, extended back by a mark in the log."""
-        taken_over = self._mandate.span
+        taken_over = self._assignment.span
         marked = None if self._stream is None else self._stream.marked_xid(taken_over.published)
         if marked is None:
             return self._span
@@ -45,10 +45,10 @@ class SpanWatch:
 
     def require_published(self, lsn: int) -> None:
         """Raise `LogLost` if the publication may have left out inserts before this position. Queries the catalog."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         if settings.table is not None:
             now = self._slots.published(settings.publication_name, settings.table)
-            if now != self._mandate.span.published:
+            if now != self._assignment.span.published:
                 raise self._lost(self._confirmed)
         self._confirmed = max(self._confirmed, lsn)
         first = self.span().first_xid
@@ -57,4 +57,4 @@ class SpanWatch:
             self._told = first
 
     def _lost(self, confirmed: int) -> LogLost:
-        return LogLost(not_published(confirmed, self._mandate.settings.source, self._mandate.settings.name))
+        return LogLost(not_published(confirmed, self._assignment.settings.source, self._assignment.settings.name))
