@@ -25,9 +25,9 @@ __all__ = [
     "Delivery",
     "Dispatch",
     "Limits",
-    "ShardAssignment",
     "Settings",
     "Settling",
+    "ShardAssignment",
     "TopicLocking",
 ]
 

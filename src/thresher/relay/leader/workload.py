@@ -1,6 +1,6 @@
 """The relay as a workload of a service: takes an outbox over, and runs its shards on the engine.
 
-`RelayTerm` is the time from one take-over to the next. Its assignment is sent to the shards. Their writes are refused once
+`RelayTerm` is the time from one take-over to the next. Its assignment goes to the shards. Their writes are refused once
 a newer term is in the control row or their producers are fenced. So nothing has to be cleaned up after a leader that
 crashed or stalled.
 """

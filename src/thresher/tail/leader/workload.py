@@ -1,6 +1,6 @@
 """The tail as a workload of a service: takes over an outbox, and lets one shard on the engine publish its log.
 
-`TailTerm` is one leadership. Its assignment is sent to the shard. The shard's writes are refused once the control row has
+`TailTerm` is one leadership. Its assignment goes to the shard. The shard's writes are refused once the control row has
 a newer term, or its producer is fenced. A slot has one reader, so there is one shard.
 """
 
