@@ -23,7 +23,7 @@ from thresher.db.problem import DatabaseLost
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import AwaitSettled
 from thresher.delivery.fate import SENT, Dead, Kind
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.shard.meter import Meter
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
@@ -165,7 +165,7 @@ class Settles:
         self._steps = SettleSteps(
             assignment,
             session,
-            ReadAhead(Ahead(most_rows=100)),
+            ReadAhead(ReadAheadLimits(most_rows=100)),
             None if mark is None else lambda _: mark,
             CrashPoints(None, 0),
             shard,

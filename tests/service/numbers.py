@@ -21,7 +21,7 @@ from thresher.service.health import Role
 from thresher.service.metrics import family
 from thresher.service.report import Observed, ServiceSnapshot, StatusPart
 from thresher.service.wording import Wording
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 from thresher.spark.worker.shard import Shard
@@ -111,8 +111,8 @@ class NumbersTerm:
         )
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
-        yield [Look(at="broker", run=self._look)]
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
+        yield [PeriodicCheck(at="broker", run=self._look)]
 
     def _look(self) -> None:
         if committed(self._workload.kafka, self._workload.terms, 0)[-1] != self.id:

@@ -239,7 +239,7 @@ class TailWorld:
         if attempt.owed:
             self._set_aside(attempt.owed)
             attempt.owed = []
-            attempt.buffer.paid()
+            attempt.buffer.dead_written()
         part = self.log[attempt.place : attempt.place + min(rows, attempt.buffer.room[0])]
         attempt.place += len(part)
         behind = self.log[attempt.place] if attempt.place < len(self.log) else None
@@ -256,7 +256,7 @@ class TailWorld:
             )
         )
         if not attempt.owed:
-            attempt.buffer.paid()
+            attempt.buffer.dead_written()
 
     def settle(self, attempt: Running) -> None:
         """Let its settler settle the next progress record."""

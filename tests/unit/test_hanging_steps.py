@@ -17,11 +17,11 @@ from thresher.relay.leader.workload import RelayTerm, RelayWorkload
 from thresher.service import leading, watching
 from thresher.service.events.event import Event, StepHangs
 from thresher.service.hanging_steps import HangingStep, LoggedSteps, hanging_steps_of
-from thresher.service.health import Role, Vitals, liveness, readiness
+from thresher.service.health import ProcessHealth, Role, liveness, readiness
 from thresher.service.leading import Leading
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.watching import Watching
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 from thresher.spark.driver.supervision import Phase
 from thresher.spark.problem import EngineLost
@@ -79,7 +79,7 @@ class Term(RelayTerm):
         self._explain = explain
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         yield ()
 
     def explain(self, *_: Any) -> str | None:
@@ -149,7 +149,9 @@ def test_a_leader_with_a_hanging_step_is_unready(step: str, alive: bool, monkeyp
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     eventually(lambda: led.role is Role.LEADING, 60)
-    seen = Vitals(role=led.role, wording=led.workload.wording, trouble=led.trouble, silent_seconds=led.silent_seconds())
+    seen = ProcessHealth(
+        role=led.role, wording=led.workload.wording, trouble=led.trouble, silent_seconds=led.silent_seconds()
+    )
     verdict = readiness(seen)
     assert (verdict.good, verdict.reason) == (False, "step-hangs")
     assert f"step {step!r} of shard 0 has not ended for 30 s" in verdict.detail["trouble"]

@@ -103,7 +103,7 @@ def test_a_reached_server_is_not_probed_and_others_are() -> None:
 def test_a_server_with_unanswered_looks_is_probed_sometimes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_LOST_SECONDS", 0.2)
     reach, probes = Reach(["database"]), list[float]()
-    reach.failed("database", Trouble("no answer"), look=True)
+    reach.failed("database", Trouble("no answer"), check=True)
     watched = Probing({"database": lambda: probes.append(time.monotonic())}, reach, ProcessCounts())
     watched.start()
     eventually(lambda: len(probes) >= 3, 30.0)

@@ -16,7 +16,7 @@ from thresher.service import leading, watching
 from thresher.service.leading import Leading
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.watching import Watching
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.driver.snapshot import EngineState, Snapshot
 from thresher.spark.problem import EngineLost
 
@@ -61,8 +61,8 @@ class Term(RelayTerm):
         self._look = look
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
-        yield [Look(at="database", run=self._look)]
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
+        yield [PeriodicCheck(at="database", run=self._look)]
 
     def taken_back(self) -> bool:
         return False

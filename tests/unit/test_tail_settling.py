@@ -8,7 +8,7 @@ import pytest
 from tests.unit.test_tail_progress import BAD, book, filled, row
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import AwaitSettled, Settle
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.row import RowList
 from thresher.delivery.shard.meter import Meter
 from thresher.spark.signal_safe_event import SignalSafeEvent
@@ -31,7 +31,7 @@ def test_dead_rows_are_written_before_the_slot_is_confirmed() -> None:
         settling = TailSettling(
             shard,
             buffer,
-            ReadAhead(Ahead(most_rows=10)),
+            ReadAhead(ReadAheadLimits(most_rows=10)),
             Meter(shard),
             CrashPoints(None, 0),
             set_aside=lambda dead, _: done.append([each.row[0] for each in dead]),
@@ -64,7 +64,7 @@ def test_a_slot_is_not_confirmed_before_dead_rows_are_written() -> None:
         settling = TailSettling(
             shard,
             buffer,
-            ReadAhead(Ahead(most_rows=10)),
+            ReadAhead(ReadAheadLimits(most_rows=10)),
             Meter(shard),
             CrashPoints(None, 0),
             set_aside=refuse,

@@ -56,7 +56,7 @@ class Scene:
         )
 
     def queues(self) -> dict[str, dict[str, Number]]:
-        self.meter.tell({0: self.log.tracking})
+        self.meter.report({0: self.log.tracking})
         return by_queue(self.snapshot())
 
     def snapshot(self) -> ServiceSnapshot:
@@ -128,7 +128,7 @@ def test_counts_by_queue_are_monotonic_and_bounded() -> None:
     for number in range(8):
         scene.start(number, b"q%d" % number, 100)
         scene.log.run(2_000)
-        scene.meter.tell({0: scene.log.tracking})
+        scene.meter.report({0: scene.log.tracking})
     found = scene.queues()
     assert found == {**{f"q{number}": {"redelivered": 1} for number in range(5)}, "other": {"redelivered": 3}}
     scene.start(100, b"q0", 100)
@@ -145,14 +145,14 @@ def test_a_malformed_marker_is_reported_with_its_offset() -> None:
     for _ in range(30):
         scene.log.records.append((scene.log.now_ms, b"no marker"))
     scene.log.run(500)
-    scene.meter.tell({0: scene.log.tracking})
+    scene.meter.report({0: scene.log.tracking})
     (last,) = [fields for name, fields in scene.told.events if name == "malformed marker"]
     assert (last["partition"], last["offset"]) == (0, place + 29)
     shown = scene.told.notes["malformed"]()
     assert len(shown) == 10
     assert shown[-1].startswith(f"0-{place + 29}: 9 bytes are not a marker")
     assert scene.told.counts["malformed"] == 30
-    scene.meter.tell({0: scene.log.tracking})
+    scene.meter.report({0: scene.log.tracking})
     assert len(scene.told.events) == 2, "reported once; the other event says that the shard tracks"
 
 
@@ -162,5 +162,5 @@ def test_new_dead_letters_are_reported_once() -> None:
         scene.log.tracking.figures.counts["dead.expired"] += 3
         for _ in range(2):
             scene.log.run(2_000)
-            scene.meter.tell({0: scene.log.tracking})
+            scene.meter.report({0: scene.log.tracking})
     assert [fields for name, fields in scene.told.events if name == "dead letters"] == [{"messages": 3}] * 2

@@ -258,7 +258,7 @@ class Carrier:
         topic = row.plan.topic if isinstance(row.plan, Record) else row.topic
         if fault.passing and self.gate.rows.wait(key, topic, fault.why, now, tried=True):
             return
-        why = self.rules.in_vain(fault.why) if fault.passing else fault.why
+        why = self.rules.grace_over_reason(fault.why) if fault.passing else fault.why
         fate = dead(fault.kind or Kind.REJECTED, why, self.rejections)
         self.gate.rows.mark_dead(key, self.rules.dead_fate(row, fate))
         if fault.passing and not self.gate.rows.waits_for(topic):

@@ -218,21 +218,21 @@ class Transactions:
         self._crash.reach(CrashPoint.FLUSHED)
         faults = self._faults.of(undelivered, self._produced)
         if undelivered and not faults:
-            self.producer.forgive()
+            self.producer.forget_faults()
         if len(undelivered) > 1 and any(each.refusal is Refusal.SIZE for each in undelivered):
             self.shard_producer.reduce_batches()
         return faults
 
     def _write_progress(self, effect: WriteProgress) -> bool:
         if effect.despite:
-            self.producer.forgive()
+            self.producer.forget_faults()
         drafted, text = self._draft or (None, b"")
         value = text if drafted is effect.progress else self._progress.encode(effect.progress)
         self.producer.produce([(0, self._progress.record(value, self.shard_producer.claim))])
         self._written, self._draft = effect.progress, None
         if not self._faults.lenient:
             return True
-        failed = self.producer.unforgiven
+        failed = self.producer.unhandled_faults
         self._faults.require_epoch(failed)
         if any(each.refusal is not Refusal.TRANSIENT for each in failed):
             raise BrokerLost(f"a record for {failed[0].topic} was not delivered: {failed[0].why}")

@@ -116,7 +116,7 @@ class Lease(Competitor):
 
     def resign(self) -> None:
         """Release the lease, and compete again after the others had time to take it."""
-        self.tell(Withdrawn())
+        self.handle(Withdrawn())
         self._resigning = True
         self._woken.set()
 
@@ -211,19 +211,19 @@ class Lease(Competitor):
             return
         self.token = token
         self.leader = self._described_holder = None
-        self.tell(Granted())
-        self.tell(Confirmed(until=asked + self._seconds))
+        self.handle(Granted())
+        self.handle(Confirmed(until=asked + self._seconds))
         self._pause(self._seconds / 3)
 
     def _renew(self, connection: "_Connection", token: int) -> None:
         """Renew the lease, and pause. A late renewal begins a new leadership: nobody else held the lease meanwhile."""
         asked = self.now()
         if connection.renew(self._holder, token, min(self._seconds, max(self._seconds / 3, self.until - asked))):
-            self.tell(Confirmed(until=asked + self._seconds))
+            self.handle(Confirmed(until=asked + self._seconds))
             self._pause(self._seconds / 3)
         else:
             self.token = None
-            self.tell(Withdrawn(reason=TAKEN))
+            self.handle(Withdrawn(reason=TAKEN))
 
     def _give_back(self, connection: "_Connection") -> None:
         if self.token is not None:

@@ -104,7 +104,7 @@ class Neli(Competitor):
 
     def resign(self) -> None:
         """Leave the group, and join it again after the others had time to get the partition."""
-        self.tell(Withdrawn())
+        self.handle(Withdrawn())
         self._resigning.set()
 
     # NELI's own thread
@@ -227,7 +227,7 @@ class _Member:
         self._refusal: tuple[KafkaError, float] | None = None
         self._membership = Membership(group, candidacy.now)
         callbacks = {
-            "error_cb": self._errors.append, "on_commit": self._on_commit, "stats_cb": self._membership.told,
+            "error_cb": self._errors.append, "on_commit": self._on_commit, "stats_cb": self._membership.take_statistics,
         }  # fmt: skip
         properties = {**consumer_properties(kafka, group, settings), **callbacks}
         make = settings.consumer_factory or partial(Consumer, logger=_client_logger)
@@ -237,7 +237,7 @@ class _Member:
     def close(self) -> None:
         """Leave the group and close the clients. A leadership ends."""
         self._heartbeats = None
-        self._candidacy.tell(Withdrawn())
+        self._candidacy.handle(Withdrawn())
         try:
             self._consumer.close()
         finally:
@@ -293,7 +293,7 @@ class _Member:
             return
         timeout = self._settings.heartbeat_timeout_seconds
         until, now = self._heartbeats.until(timeout), self._candidacy.now()
-        self._candidacy.tell(Confirmed(until=until))
+        self._candidacy.handle(Confirmed(until=until))
         if self._refusal is not None:
             error, met = self._refusal
             if self._candidacy.leader_id is None:
@@ -352,7 +352,7 @@ class _Member:
             now = self._candidacy.now()
             self._heartbeats = LeaderHeartbeats(self._membership.group, recorded=self.writable, began=now)
             self._beat_at, self._fenced_since = now, None
-            self._candidacy.tell(Granted())
+            self._candidacy.handle(Granted())
             self._send()
         elif self._heartbeats is None:
             self._candidacy.leader = f"another member of the group {self._membership.group}"
@@ -367,7 +367,7 @@ class _Member:
         if any(each.partition == 0 for each in places):
             # A refusal that was met while leading ends with the leadership.
             self._heartbeats = self._refusal = None
-            self._candidacy.tell(Withdrawn(reason=reason))
+            self._candidacy.handle(Withdrawn(reason=reason))
         consumer.incremental_unassign(places)
 
 

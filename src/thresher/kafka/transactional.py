@@ -244,11 +244,11 @@ class TransactionalProducer:
         return bool(self._do("flush", self._producer.flush, seconds) == 0)
 
     @property
-    def unforgiven(self) -> tuple[Undelivered, ...]:
+    def unhandled_faults(self) -> tuple[Undelivered, ...]:
         """The faults that the caller has not forgiven."""
         return tuple(self._undelivered)
 
-    def forgive(self) -> None:
+    def forget_faults(self) -> None:
         """Forget the faults: the caller has dealt with those records.
 
         If the client requires an abort because of one of them, it refuses further records or the commit.

@@ -69,7 +69,7 @@ class LogWriter:
             cursor.execute(statement("log_emit_many"), [self._prefix, ByteaArray(bytea_array(part))])
 
 
-class PassingRows:
+class InsertDeleteWriter:
     """Inserts and deletes rows in one transaction: they are in the WAL, and the table stays empty."""
 
     def __init__(self, outbox: TableName) -> None:

@@ -13,7 +13,7 @@ from thresher.db.names import InvalidName
 from thresher.db.outbox_store import Settling
 from thresher.db.shape import Shape
 from thresher.delivery.rules import Poison
-from thresher.relay.other_places import belongs
+from thresher.relay.misplaced_keys import belongs
 from thresher.spark.policy import Policy
 
 # How the relay lets the engine supervise its shards, unless somebody says otherwise.

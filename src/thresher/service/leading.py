@@ -102,7 +102,7 @@ class Leading:
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """Kind and text of the present problem: a look of the watch that failed, or a step of a shard that hangs."""
+        """Kind and text of the present problem: a check of the watch that failed, or a step of a shard that hangs."""
         watching = self._watching
         return None if watching is None else watching.trouble
 

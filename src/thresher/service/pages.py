@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from thresher.observe.prometheus import scrape
 from thresher.observe.server import Answer, Page
-from thresher.service.health import Role, Vitals, liveness, readiness
+from thresher.service.health import ProcessHealth, Role, liveness, readiness
 from thresher.service.metrics import ServiceMetrics, shard_health
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.report import Observed, ServiceSnapshot
@@ -44,8 +44,8 @@ class StatusPages:
         return {
             "/status": self.picture,
             "/metrics": self.metrics,
-            "/healthz": lambda: liveness(self.vitals()).answer(),
-            "/readyz": lambda: readiness(self.vitals()).answer(),
+            "/healthz": lambda: liveness(self.process_health()).answer(),
+            "/readyz": lambda: readiness(self.process_health()).answer(),
         }
 
     def close(self) -> None:
@@ -53,11 +53,11 @@ class StatusPages:
         self._rates.close()
         self._report.close()
 
-    def vitals(self) -> Vitals:
+    def process_health(self) -> ProcessHealth:
         """Return the facts for the probes. Asks no server."""
         shown, engine = self._shown, self._shown.snapshot()
         role = shown.role
-        return Vitals(
+        return ProcessHealth(
             role=role,
             wording=self._wording,
             waiting_for=shown.waiting_for,
@@ -121,14 +121,14 @@ class StatusPages:
 
     def _snapshot(self) -> ServiceSnapshot:
         shown, engine = self._shown, self._shown.snapshot()
-        vitals = self.vitals()
-        verdict = readiness(vitals)
+        process_health = self.process_health()
+        verdict = readiness(process_health)
         return ServiceSnapshot(
             name=shown.workload.name,
-            role=vitals.role,
+            role=process_health.role,
             ready=verdict.good,
             reason=verdict.reason,
-            servers=vitals.servers,
+            servers=process_health.servers,
             shards=engine.shards if engine else (),
             counts=shown.process_counts.shards(),
             driver=shown.process_counts.driver(),

@@ -37,7 +37,7 @@ from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.probing import Probing
 from thresher.service.servers.reach import ELECTION_WAITS, Reach
 from thresher.service.servers.server_log import ServerLog
-from thresher.service.step_down import Turns
+from thresher.service.step_down import LeadershipPolicy
 from thresher.service.workload import Workload
 from thresher.spark.driver.snapshot import Snapshot
 from thresher.spark.problem import StopForced
@@ -281,7 +281,7 @@ class Service(Candidate):
                 meter=Meter(metrics_seconds, done, time.monotonic()),
                 stop_requested=self._stop_requested,
                 kill_requested=self._kill_requested,
-                turns=Turns(self.reach, done, step_down_seconds=step_down_seconds, alone=alone),
+                policy=LeadershipPolicy(self.reach, done, step_down_seconds=step_down_seconds, alone=alone),
                 server_log=ServerLog(self.reach, label=workload.wording.label, name=workload.name),
             )
             self._competing = competing

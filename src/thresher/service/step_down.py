@@ -71,7 +71,7 @@ def stalled(
     return None
 
 
-class Inquiry:
+class PendingWorkQuery:
     """Asks in a thread whether work waits. For one thread; `ask` raises a `PipelineProblem` if it cannot know."""
 
     def __init__(self, ask: Callable[[], bool | None]) -> None:
@@ -104,7 +104,7 @@ class StallWatch:
         # When attempts began to fail, how many had failed at the last look, and when the last failure was seen.
         self._failing_since: float | None = None
         self._failures, self._failed_at = 0, now
-        self._inquiry: Inquiry | None = None
+        self._query: PendingWorkQuery | None = None
 
     def look(self, now: float) -> LeaderStall | None:
         """Return the reason to step down now, if there is one."""
@@ -128,13 +128,13 @@ class StallWatch:
             limit_seconds=self._limit_seconds,
         )
         if stall is None:
-            self._inquiry = None
+            self._query = None
             return None
-        self._inquiry = self._inquiry or Inquiry(self._leading.work_waits)
-        return stall if self._inquiry.may_wait(now) else None
+        self._query = self._query or PendingWorkQuery(self._leading.work_waits)
+        return stall if self._query.may_wait(now) else None
 
 
-class Turns:
+class LeadershipPolicy:
     """Decides when a process may lead, and when it lets another process lead. For one thread.
 
     `done` returns the number of rows that the process has processed. `alone`: no other process competes, so that a

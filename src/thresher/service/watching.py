@@ -1,9 +1,9 @@
-"""The watch over a term: a thread that checks the shards and runs the workload's looks until the term is over.
+"""The watch over a term: a thread that checks the shards and runs the workload's checks until the term is over.
 
 1. A shard that has failed for good stops the engine: the other shards alone are no pipeline.
-2. A `Trouble` that a look raises is counted, and noted until a look of the same name succeeds.
+2. A `Trouble` that a check raises is counted, and noted until a check of the same name succeeds.
 3. A step of a shard that hangs is logged and announced as an event, with the reason if it is known.
-4. Any other error of a look ends the leadership: it is kept in `error`, and the engine is stopped.
+4. Any other error of a check ends the leadership: it is kept in `error`, and the engine is stopped.
 5. A bug in the watch ends the leadership too: an unwatched leader could run on beside a newer term for ever.
 
 An error that is found after the end of the term is dropped, because it is not about the next term.
@@ -20,7 +20,7 @@ from thresher.service.events.event import Event, StepHangs
 from thresher.service.hanging_steps import HangingStep, LoggedSteps, StepKey, hanging_steps_of
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
-from thresher.service.workload import Look, Term, Workload
+from thresher.service.workload import PeriodicCheck, Term, Workload
 from thresher.spark.driver.engine import Engine
 from thresher.spark.driver.supervision import Phase
 from thresher.spark.problem import EngineProblem
@@ -50,7 +50,7 @@ class Watching:
         self._reach = reach or Reach(())
         # The error that ends the leadership.
         self.error: ThresherError | None = None
-        # Kind and text of each `Trouble` that lasts, by the name of its look.
+        # Kind and text of each `Trouble` that lasts, by the name of its check.
         self._troubles: dict[str, tuple[str, str]] = {}
         self._announce = announce
         self._stall_seconds = term.pipeline.policy.stall_seconds
@@ -65,10 +65,10 @@ class Watching:
         self._thread.start()
 
     def end(self) -> None:
-        """End the watch with its term. A look that hangs in a client is left behind after a few seconds."""
+        """End the watch with its term. A check that hangs in a client is left behind after a few seconds."""
         self._over.set()
         self._thread.join(_END_SECONDS)
-        self._reach.looks_ended()
+        self._reach.checks_ended()
 
     @property
     def alive(self) -> bool:
@@ -77,7 +77,7 @@ class Watching:
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """Kind and text of the `Trouble` of a look, or else of the step that has hung longest."""
+        """Kind and text of the `Trouble` of a check, or else of the step that has hung longest."""
         met = next(iter(self._troubles.copy().values()), None)
         return met or next((("step_hangs", str(step)) for step in self.hanging_steps), None)
 
@@ -88,26 +88,26 @@ class Watching:
 
     def _run(self) -> None:
         try:
-            with self._term.watch() as looks:
-                self._look_on(looks)
+            with self._term.watch() as checks:
+                self._run_checks(checks)
         except Exception as error:
             message = f"the {self._label}'s watch broke"
             logger.exception(message, extra={self._label: self._name})
             self._process_counts.count_error(error)
             self._blame(EngineProblem(f"{message}, which is a bug: {type(error).__name__}: {error}"))
 
-    def _look_on(self, looks: Sequence[Look]) -> None:
-        looked = [time.monotonic()] * len(looks)
+    def _run_checks(self, checks: Sequence[PeriodicCheck]) -> None:
+        checked = [time.monotonic()] * len(checks)
         while not self._over.wait(_WATCH_SECONDS) and not self._stopping() and not self._engine.done:
             if any(shard.state is Phase.FAILED for shard in self._engine.snapshot().shards):
                 self._engine.request_stop()
                 return
             self._log_hanging_steps()
             try:
-                for place, look in enumerate(looks):
-                    if time.monotonic() - looked[place] >= look.every_seconds:
-                        looked[place] = time.monotonic()
-                        self._look(look)
+                for place, check in enumerate(checks):
+                    if time.monotonic() - checked[place] >= check.every_seconds:
+                        checked[place] = time.monotonic()
+                        self._check(check)
             except Trouble:
                 continue
             except PipelineProblem as error:
@@ -141,18 +141,18 @@ class Watching:
         logger.warning("%s", replace(step, why=why), extra={self._label: self._name, **asdict(step), "why": why})
         self._announce(StepHangs(shard=step.shard, step=step.step, seconds=step.seconds, why=why))
 
-    def _look(self, look: Look) -> None:
-        """Look once, and note a `Trouble` until a look of the same name succeeds."""
+    def _check(self, check: PeriodicCheck) -> None:
+        """Run a check once, and note a `Trouble` until a check of the same name succeeds."""
         try:
-            look.run()
+            check.run()
         except Trouble as error:
             self._process_counts.count_error(error)
-            self._troubles[look.at] = (kind_of(error), str(error))
-            # A look that hung beyond the end of the term says nothing about the next leadership.
-            self._reach.failed(look.at, error, look=not self._over.is_set())
+            self._troubles[check.at] = (kind_of(error), str(error))
+            # A check that hung beyond the end of the term says nothing about the next leadership.
+            self._reach.failed(check.at, error, check=not self._over.is_set())
             raise
-        self._troubles.pop(look.at, None)
-        self._reach.succeeded(look.at)
+        self._troubles.pop(check.at, None)
+        self._reach.succeeded(check.at)
 
     def _blame(self, error: ThresherError) -> None:
         if not self._over.is_set():

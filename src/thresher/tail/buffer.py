@@ -99,7 +99,7 @@ class LogBuffer:
             self._expect(self._expected_last, self._expected_waiting, self._expected_dead)
 
     def add(self, chunk: Chunk) -> list[DeadChange]:
-        """Add what was read. Return the dead changes that must be written to the dead table again before `paid`.
+        """Add what was read. Return the dead changes to write to the dead table again before `dead_written`.
 
         Raises `LogLost` if a change that the coverage names is not in this log.
         """
@@ -133,7 +133,7 @@ class LogBuffer:
             self._require_named()
         return dead
 
-    def paid(self) -> None:
+    def dead_written(self) -> None:
         """Note that the dead changes that `add` returned are durably in the dead table."""
         with self._changed:
             self._unwritten_dead.clear()
@@ -265,7 +265,7 @@ class LogBuffer:
         return self._coverage
 
     @property
-    def owes(self) -> bool:
+    def has_unwritten_dead(self) -> bool:
         """Whether dead changes that the coverage names were not sent again yet, or are not in the dead table yet."""
         return bool(self._expected_dead or self._unwritten_dead)
 

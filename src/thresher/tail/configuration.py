@@ -268,7 +268,7 @@ _KAFKA = KafkaSections(
 )
 _RULES = (
     Rule(frozenset({"outbox", "schema", "via", "shape", "slot", "keep_seconds"}), _has_an_outbox),
-    service_form.elects_as_told(OF_ELECTION),
+    service_form.election_keys_fit(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,
 )

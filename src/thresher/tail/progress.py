@@ -173,7 +173,7 @@ class TailBook:
     def wants_note(self) -> bool:
         """Whether to write a record without rows: dead changes are written by now, or the slot may be confirmed."""
         coverage = self.buffer.coverage
-        if coverage.dead and not self.buffer.owes:
+        if coverage.dead and not self.buffer.has_unwritten_dead:
             return True
         if self.monotonic() < self._made + _NOTE_SECONDS:
             return False

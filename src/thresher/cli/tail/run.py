@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import counted, hide, out, result, tell_by
+from thresher.cli.output import counted, hide, out, result, write_to_log
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
 from thresher.db.lsn import lsn_text
@@ -133,7 +133,7 @@ def _loaded(config: Path | None, stack: str | None, flags: Mapping[str, Any]) ->
     hide(completed.secrets.mask)
     configure_logging(keys.log_format, keys.log_level)
     mask_logs(completed.secrets)
-    tell_by(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
+    write_to_log(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
     return loaded

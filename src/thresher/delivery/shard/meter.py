@@ -51,7 +51,7 @@ class Meter:
         """Note that the shard has recovered, and relays from now on."""
         self._figures.gauge("relaying", 1)
 
-    def strangers(self, records: int) -> None:
+    def foreign_records(self, records: int) -> None:
         """Count records on the progress topic that this relay did not write. Recovery has ignored them."""
         if records:
             self._figures.count("strangers", records)

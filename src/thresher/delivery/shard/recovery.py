@@ -76,7 +76,7 @@ class Recovery(Generic[P]):
         # The last committed record, read after the last `init_transactions`; and the number of foreign records after
         # it.
         self._last: P | None = None
-        self._strangers = 0
+        self._foreign_records = 0
         # The log in which our claim must be found. Its end was asked for before the claim was written.
         self._claimed: ProgressLog[P] | None = None
         # The database's incarnation during recovery.
@@ -130,7 +130,7 @@ class Recovery(Generic[P]):
         with log or self._log(self._seal, None) as log:
             self._last = log.last()
         self._claimed = None
-        self._strangers = log.strangers
+        self._foreign_records = log.foreign_records
         return Holder(id_index=log.holder.id_index, ours=log.holder.claimant == shard_producer.claim.claimant)
 
     def _read_progress(self, effect: ReadProgress) -> Iterable[P]:
@@ -140,7 +140,7 @@ class Recovery(Generic[P]):
         # Checked after the read: a new topic of the same name would be empty, and rows would be sent again.
         source = self._known.source
         known_topic(self._admin, source.topic, self._known.topic_id, pipeline=source.pipeline)
-        self._meter.strangers(self._strangers)
+        self._meter.foreign_records(self._foreign_records)
         records = [] if last is None else [last]
         if records:
             self._shard.share(FailureCount).rows = records[-1].failures

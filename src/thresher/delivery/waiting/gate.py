@@ -260,7 +260,7 @@ class Gate:
         if state is None:
             return None
         if self.rows.overdue(state):
-            return self._condemned(row, Kind.REJECTED, self._rules.in_vain(state.why))
+            return self._dead_row(row, Kind.REJECTED, self._rules.grace_over_reason(state.why))
         if not state.retry_at:
             # Its partition is there now. It need not be tried alone, as a row that the broker refused must be.
             self.rows.clear(key)
@@ -269,14 +269,14 @@ class Gate:
 
     def _lost(self, row: Row, state: TopicState) -> Row:
         """Return a row as dead, because its topic could not be written to for the whole grace."""
-        reason = self._rules.in_vain(state.why)
-        return self._condemned(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
+        reason = self._rules.grace_over_reason(state.why)
+        return self._dead_row(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
 
     def _misplaced(self, row: Row, there: int) -> Row:
         """Return a row as dead, because its partition was missing for the whole grace."""
-        return self._condemned(row, Kind.NO_PARTITION, self._rules.in_vain(_missing(row.plan, there)))
+        return self._dead_row(row, Kind.NO_PARTITION, self._rules.grace_over_reason(_missing(row.plan, there)))
 
-    def _condemned(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
+    def _dead_row(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
         return row._replace(plan=self._rules.dead_fate(row, dead(kind, reason, attempts)))
 
 

@@ -25,7 +25,7 @@ from thresher.relay.leader.assumptions import require_usable
 from thresher.relay.progress_source import progress_source
 from thresher.relay.settings import ShardAssignment
 from thresher.relay.store import driver_store_of
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 
 logger = logging.getLogger(__name__)
 
@@ -47,41 +47,41 @@ class RelayWatch:
         self._warned = False
         # Changes since the take-over; and foreign records, by partition. Replaced as a whole, for other threads.
         self._changes: dict[str, str] = {}
-        self._strangers: dict[str, str] = {}
+        self._foreign_records: dict[str, str] = {}
 
     @property
     def alarms(self) -> dict[str, str]:
         """The alarms: what is wrong, and why. Safe from any thread."""
-        return {**self._changes, **self._strangers}
+        return {**self._changes, **self._foreign_records}
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def checks(self) -> tuple[PeriodicCheck, ...]:
         """The checks, in order."""
         return (
-            Look(at="database", run=self.look_at_row),
-            Look(at="broker", run=self.look_at_topic, every_seconds=_TOPIC_SECONDS),
-            Look(at="database", run=self.look_at_outbox, every_seconds=_ASSUMED_SECONDS),
-            Look(at="broker", run=self.look_at_policy, every_seconds=_ASSUMED_SECONDS),
-            Look(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
+            PeriodicCheck(at="database", run=self.check_row),
+            PeriodicCheck(at="broker", run=self.check_topic, every_seconds=_TOPIC_SECONDS),
+            PeriodicCheck(at="database", run=self.check_outbox, every_seconds=_ASSUMED_SECONDS),
+            PeriodicCheck(at="broker", run=self.check_policy, every_seconds=_ASSUMED_SECONDS),
+            PeriodicCheck(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
         )
 
-    def look_at_row(self) -> None:
+    def check_row(self) -> None:
         """Raise `Superseded` if the term is not ours any more."""
         with self._asking() as session:
             row = session.control.read(self._assignment.settings.name)
         if row is None or row.term != self._assignment.term:
             raise Superseded("a newer relay of the same name has taken over; this one ends")
 
-    def look_at_topic(self) -> None:
+    def check_topic(self) -> None:
         """Raise `ForeignProgress` if the progress topic is gone or was replaced."""
         name = self._assignment.settings.name
         known_topic(self._admin, progress_topic(name), self._assignment.progress_topic_id, pipeline=name)
 
-    def look_at_policy(self) -> None:
+    def check_policy(self) -> None:
         """Raise `BrokerRefused` if the broker may remove progress by itself."""
         require_kept(self._admin, progress_topic(self._assignment.settings.name))
 
-    def look_at_outbox(self) -> None:
+    def check_outbox(self) -> None:
         """Raise `DatabaseRefused` if the outbox breaks a guarantee, `ForeignProgress` if this is another database."""
         settings = self._assignment.settings
         with self._asking() as session:
@@ -132,12 +132,12 @@ class RelayWatch:
     def _note_strangers(self, topic: str, partition: int, records: int) -> None:
         """Set or clear the alarm about foreign records among a partition's last ones."""
         what = f"{topic}, partition {partition}"
-        others = {each: why for each, why in self._strangers.items() if each != what}
+        others = {each: why for each, why in self._foreign_records.items() if each != what}
         remedy = "grant nobody else Write on it, and start no older version again"
         why = f"{records} records that this relay did not write are ignored: {remedy}"
-        if records and self._strangers.get(what) != why:
+        if records and self._foreign_records.get(what) != why:
             logger.warning("%s: %s", what, why, extra={"relay": self._assignment.settings.name})
-        self._strangers = {**others, what: why} if records else others
+        self._foreign_records = {**others, what: why} if records else others
 
     @contextmanager
     def _asking(self) -> Iterator[StoreSession]:

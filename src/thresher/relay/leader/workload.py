@@ -28,7 +28,7 @@ from thresher.relay.report.status import RelayReport
 from thresher.relay.settings import POLICY, Settings, ShardAssignment
 from thresher.relay.store import driver_store_of
 from thresher.service.report import Observed
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 
@@ -103,7 +103,7 @@ class RelayTerm:
         self._assignment, self._policy, self._background_work = assignment, policy, background_work
         self._marks = marks or ShardMarks(assignment.settings.name)
         settings = assignment.settings
-        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
+        self._held = HeldTopics(settings.name, hint=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: RelayWatch | None = None
 
     @property
@@ -134,13 +134,13 @@ class RelayTerm:
         }
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         """Yield the checks of the watch, and run the background work meanwhile."""
         application = f"{sessions(self._assignment.settings.name, self._assignment.term)}/a"
         working = nullcontext() if self._background_work is None else self._background_work.during(application)
         with closing(RelayWatch(self._assignment)) as watch, working:
             self._watch = watch
-            yield watch.looks
+            yield watch.checks
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Handle an event of a shard."""

@@ -13,7 +13,7 @@ from thresher.delivery import exactly_once
 from thresher.delivery.batch import NOTHING_YET, Batch, NothingYet, rows_of
 from thresher.delivery.carrier import ShardIdentity
 from thresher.delivery.reading.prefetch import Prefetch, every, pause
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.rules import Rules
 from thresher.delivery.shard.meter import counting_errors
 from thresher.delivery.shard.running import run
@@ -34,14 +34,14 @@ def read_ahead_of(shard: Shard, assignment: ShardAssignment) -> ReadAhead:
     limits = assignment.settings.limits
     if assignment.settings.delivery is Delivery.AT_LEAST_ONCE:
         bounds = Bounds.of(limits)
-        ahead = Ahead(
+        ahead = ReadAheadLimits(
             most_rows=limits.mark_rows,
             most_bytes=limits.batch_bytes,
             window_rows=bounds.window_rows,
             window_bytes=bounds.window_bytes,
         )
     else:
-        ahead = Ahead(most_rows=limits.batch_rows, most_bytes=limits.batch_bytes)
+        ahead = ReadAheadLimits(most_rows=limits.batch_rows, most_bytes=limits.batch_bytes)
     return shard.share(ReadAhead, lambda: ReadAhead(ahead))
 
 

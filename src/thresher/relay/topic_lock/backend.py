@@ -19,7 +19,7 @@ from thresher.relay.settings import Coordination, Settings, ShardAssignment
 from thresher.relay.topic_lock.joining import join
 from thresher.relay.topic_lock.worker import Worker
 from thresher.relay.topic_lock.workload import TopicLockTerm
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
@@ -147,8 +147,8 @@ class DbBackend:
         for thread in threads:
             thread.start()
         try:
-            with term.watch() as looks:
-                self._watch(looks, threads, errors)
+            with term.watch() as checks:
+                self._watch(checks, threads, errors)
         finally:
             ending.set("the membership ends")
             for thread in threads:
@@ -165,18 +165,18 @@ class DbBackend:
                 told += _SLOW_SECONDS
                 logger.warning("%s of %s has not ended yet: a server does not answer", thread.name, self.settings.name)
 
-    def _watch(self, looks: Any, threads: list[threading.Thread], errors: list[BaseException]) -> None:
-        due: dict[Look, float] = {}
+    def _watch(self, checks: Any, threads: list[threading.Thread], errors: list[BaseException]) -> None:
+        due: dict[PeriodicCheck, float] = {}
         while not self._stopping.wait(_LOOK_SECONDS) and not errors and all(map(threading.Thread.is_alive, threads)):
-            for look in looks:
+            for check in checks:
                 now = time.monotonic()
-                if now < due.get(look, 0.0) or self._stopping.is_set() or errors:
+                if now < due.get(check, 0.0) or self._stopping.is_set() or errors:
                     continue
-                due[look] = now + look.every_seconds
+                due[check] = now + check.every_seconds
                 try:
-                    look.run()
+                    check.run()
                 except Trouble as error:
-                    logger.warning("%s: %s", look.at, error)
+                    logger.warning("%s: %s", check.at, error)
 
     def _work(
         self,

@@ -107,7 +107,7 @@ class _Turn:
     held: str = ""
 
 
-class Turns:
+class LockTurns:
     """The turns of one process at one lock. For one thread. `close` discards the producer."""
 
     def __init__(self, resources: WorkerResources, lock: TopicLock) -> None:

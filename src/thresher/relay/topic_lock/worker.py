@@ -33,7 +33,7 @@ from thresher.relay.settings import ShardAssignment
 from thresher.relay.store import store_of
 from thresher.relay.topic_lock.slots import Slots
 from thresher.relay.topic_lock.split import require_split
-from thresher.relay.topic_lock.turn import Done, Errored, Turns, WorkerResources
+from thresher.relay.topic_lock.turn import Done, Errored, LockTurns, WorkerResources
 from thresher.spark.worker.shard import Shard
 
 # Producers that are kept between turns: each has threads and connections of its own.
@@ -77,7 +77,7 @@ class Worker:
         self._terms = LockTerms(
             owner=str(uuid.uuid4()), relay=settings.name, term=assignment.term, seconds=locking.lock_seconds
         )
-        self._kept: OrderedDict[str, Turns] = OrderedDict()
+        self._kept: OrderedDict[str, LockTurns] = OrderedDict()
         # Topics with an alarm of this worker.
         self._alarmed: set[str] = set()
         meter.recovered()
@@ -182,14 +182,14 @@ class Worker:
                     self._drop(lock)
                 return outcome
 
-    def _turns_at(self, lock: TopicLock) -> Turns:
-        """Return the kept `Turns` of the lock if its producer can go on; otherwise a new one."""
+    def _turns_at(self, lock: TopicLock) -> LockTurns:
+        """Return the kept `LockTurns` of the lock if its producer can go on; otherwise a new one."""
         kept = self._kept.pop(lock.name, None)
         if kept is None or not kept.goes_on(lock):
             if kept is not None:
                 kept.close()
             self._slots.require(lock.slot)
-            kept = Turns(self._resources, lock)
+            kept = LockTurns(self._resources, lock)
         self._kept[lock.name] = kept
         if len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)[1].close()

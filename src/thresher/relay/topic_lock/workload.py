@@ -23,7 +23,7 @@ from thresher.relay.settings import POLICY, Coordination, Settings, ShardAssignm
 from thresher.relay.store import driver_store_of
 from thresher.relay.topic_lock.joining import join
 from thresher.service.report import Observed
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 
@@ -76,7 +76,7 @@ class TopicLockTerm:
     def __init__(self, id_: str, assignment: ShardAssignment, policy: Policy = POLICY) -> None:
         self._id, self._assignment, self._policy = id_, assignment, policy
         settings = assignment.settings
-        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
+        self._held = HeldTopics(settings.name, hint=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: RelayWatch | None = None
 
     @property
@@ -99,16 +99,16 @@ class TopicLockTerm:
         return self._held.alarms if watch is None else {**self._held.alarms, **watch.alarms}
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         """Yield the checks: the database's incarnation, then those of `RelayWatch`."""
         with closing(RelayWatch(self._assignment)) as watch:
             self._watch = watch
             yield (
-                Look(at="database", run=self.look_at_incarnation, every_seconds=_INCARNATION_SECONDS),
-                *watch.looks,
+                PeriodicCheck(at="database", run=self.check_incarnation, every_seconds=_INCARNATION_SECONDS),
+                *watch.checks,
             )
 
-    def look_at_incarnation(self) -> None:
+    def check_incarnation(self) -> None:
         """Raise `Superseded` if the database was restarted or the table replaced: all must be settled again first."""
         settings = self._assignment.settings
         name = f"{sessions(settings.name, self._assignment.term)}/i"

@@ -50,7 +50,7 @@ class Probing:
             if (rest := rest_seconds(self._reach.health()[server])) > 0:
                 self._closed.wait(rest)
             elif not self._reached(server, probe) or not self._reach.health()[server].up:
-                # Also after a leader's look that failed: a successful probe alone does not make the server up then.
+                # Also after a leader's check that failed: a successful probe alone does not make the server up then.
                 self._closed.wait(_LOST_SECONDS)
 
     def _reached(self, server: str, probe: Probe) -> bool:

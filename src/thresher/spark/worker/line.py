@@ -117,13 +117,13 @@ class Line:
             self._beat_at = now + self._spec.policy.beat_seconds
             opened.send({"is": "beat", **self._report()})
 
-    def send_last_words(self, kind: str, message: str) -> None:
+    def send_end_reason(self, kind: str, message: str) -> None:
         """Tell the driver why the task ends its own process."""
         if self._socket is not None:
             self._socket.send({"is": "last words", "kind": kind, "message": message})
             self._flush(self._socket)
 
-    def send_farewell(self) -> None:
+    def send_final_figures(self) -> None:
         """Send the waiting events and the last figures."""
         if self._socket is not None:
             with contextlib.suppress(ConnectionBroken):
@@ -178,7 +178,7 @@ class Line:
             "counts": counts,
             "gauges": gauges,
             "steps": self._steps.ages(),
-            "notes": self._figures.told(),
+            "notes": self._figures.current_notes(),
             "resident": resident_bytes(),
             "dropped": self._dropped,
         }

@@ -33,7 +33,7 @@ class Figures:
     # Called at each heartbeat.
     notes: dict[str, Callable[[], list[str]]] = field(default_factory=dict)
 
-    def told(self) -> dict[str, list[str]]:
+    def current_notes(self) -> dict[str, list[str]]:
         """Return the notes' present texts, without notes of more than 64 KiB. For the line's thread."""
         told = {name: tell() for name, tell in self.notes.copy().items()}
         return {name: texts for name, texts in told.items() if len(json.dumps(texts)) <= _MOST_BYTES}

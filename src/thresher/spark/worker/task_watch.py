@@ -82,7 +82,7 @@ class TaskWatch:
                     self._line.close()
                     self._orphaned(f"the line broke: {error}")
                 self._check(time.monotonic())
-            self._line.send_farewell()
+            self._line.send_final_figures()
         except BaseException as error:  # noqa: BLE001 - a task without a watch must not go on
             self._end(_UNWATCHED, "LineFailed", f"{type(error).__name__}: {error}"[:_MOST_LETTERS])
 
@@ -126,6 +126,6 @@ class TaskWatch:
     def _end(self, status: int, kind: str, message: str) -> None:
         """End the process; tell the driver why, if the line still works."""
         try:
-            self._line.send_last_words(kind, message)
+            self._line.send_end_reason(kind, message)
         finally:
             os._exit(status)

@@ -17,7 +17,7 @@ class LogFigures:
 
 
 @dataclass(slots=True)
-class LogBoard:
+class LatestLogFigures:
     """Holds the last figures, which are replaced as a whole: any thread may read them."""
 
     figures: LogFigures | None = None

@@ -9,7 +9,7 @@ from thresher.db.lsn import lsn_text
 from thresher.observe.metric import Reading
 from thresher.service.health import Role
 from thresher.service.report import Observed, ServiceSnapshot, StatusPart
-from thresher.tail.leader.figures import LogBoard, LogFigures
+from thresher.tail.leader.figures import LatestLogFigures, LogFigures
 from thresher.tail.leader.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.tail.settings import TailSettings
 
@@ -24,7 +24,7 @@ class TailReport:
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
 
-    def __init__(self, settings: TailSettings, observed: Observed, board: LogBoard) -> None:
+    def __init__(self, settings: TailSettings, observed: Observed, board: LatestLogFigures) -> None:
         self._settings, self._observed, self._board = settings, observed, board
 
     def ask(self) -> LogFigures | None:

@@ -170,7 +170,7 @@ def _read_to(
             continue
         if named := buffer.add(chunk):
             dead.set_aside([(each.row, (*each.fate,)) for each in named])
-        buffer.paid()
+        buffer.dead_written()
 
 
 def _drop(slots: PostgresSlots, slot: str) -> None:

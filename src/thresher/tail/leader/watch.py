@@ -26,8 +26,8 @@ from thresher.delivery.leader.control_row import require_known_system
 from thresher.delivery.names import sessions
 from thresher.delivery.progress_topic.topic import known_topic, require_kept
 from thresher.kafka.admin import Admin
-from thresher.service.workload import Look
-from thresher.tail.leader.figures import LogBoard, LogFigures
+from thresher.service.workload import PeriodicCheck
+from thresher.tail.leader.figures import LatestLogFigures, LogFigures
 from thresher.tail.leader.take_over import driver_store_of
 from thresher.tail.problem import LogLost
 from thresher.tail.settings import TailAssignment, Via
@@ -45,7 +45,7 @@ _FIRST_ID = -(2**63)
 class TailWatch:
     """Runs the checks over a connection of its own, and reconnects when it is lost. For one thread."""
 
-    def __init__(self, assignment: TailAssignment, board: LogBoard) -> None:
+    def __init__(self, assignment: TailAssignment, board: LatestLogFigures) -> None:
         self._assignment, self._board = assignment, board
         self._session: PostgresSession | None = None
         self._admin = Admin.of(assignment.settings.kafka)
@@ -58,28 +58,28 @@ class TailWatch:
         self._trimmed = 0
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def checks(self) -> tuple[PeriodicCheck, ...]:
         """The checks, in order."""
-        looks = [
-            Look(at="database", run=self.look_at_row),
-            Look(at="database", run=self.look_at_slot, every_seconds=_SLOT_SECONDS),
-            Look(at="broker", run=self.look_at_topic, every_seconds=_TOPIC_SECONDS),
-            Look(at="broker", run=self.look_at_policy, every_seconds=_POLICY_SECONDS),
-            Look(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
+        checks = [
+            PeriodicCheck(at="database", run=self.check_row),
+            PeriodicCheck(at="database", run=self.check_slot, every_seconds=_SLOT_SECONDS),
+            PeriodicCheck(at="broker", run=self.check_topic, every_seconds=_TOPIC_SECONDS),
+            PeriodicCheck(at="broker", run=self.check_policy, every_seconds=_POLICY_SECONDS),
+            PeriodicCheck(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
         ]
         settings = self._assignment.settings
         if settings.via is Via.TABLE and settings.keep_seconds is not None:
-            looks.append(Look(at="database", run=self.delete_old, every_seconds=_DELETE_SECONDS))
-        return tuple(looks)
+            checks.append(PeriodicCheck(at="database", run=self.delete_old, every_seconds=_DELETE_SECONDS))
+        return tuple(checks)
 
-    def look_at_row(self) -> None:
+    def check_row(self) -> None:
         """Raise `Superseded` if the control row has another term."""
         with self._asking() as session:
             row = session.control.read(self._assignment.settings.name)
         if row is None or row.term != self._assignment.term:
             raise Superseded("a newer tail of the same name has taken over; this one ends")
 
-    def look_at_slot(self) -> None:
+    def check_slot(self) -> None:
         """Update the figures and alarms of the slot. Raise `LogLost` if more log is kept than the limit allows.
 
         A missing slot is not an error here: the shard that reads it fails.
@@ -117,12 +117,12 @@ class TailWatch:
                 "raise the limit and start again; or give up what was not published: 'thresher tail slot drop'"
             )
 
-    def look_at_topic(self) -> None:
+    def check_topic(self) -> None:
         """Raise `ForeignProgress` if the progress topic is gone or was replaced."""
         source = self._assignment.settings.progress
         known_topic(self._admin, source.topic, self._assignment.progress_topic_id, pipeline=source.pipeline)
 
-    def look_at_policy(self) -> None:
+    def check_policy(self) -> None:
         """Raise `BrokerRefused` if the topic's configuration lets the broker remove progress records."""
         require_kept(self._admin, self._assignment.settings.progress.topic)
 

@@ -17,10 +17,10 @@ from thresher.delivery.names import sessions, shard_sessions
 from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.delivery.transforms import load
 from thresher.service.report import Observed
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
-from thresher.tail.leader.figures import LogBoard
+from thresher.tail.leader.figures import LatestLogFigures
 from thresher.tail.leader.metrics import WORDING
 from thresher.tail.leader.report import TailReport
 from thresher.tail.leader.take_over import driver_store_of, take_over
@@ -43,7 +43,7 @@ class TailWorkload:
     def __init__(self, settings: TailSettings, *, policy: Policy | None = None, hook: str | None = None) -> None:
         self.settings = settings
         self._policy, self._hook = policy or POLICY, hook
-        self._board = LogBoard()
+        self._board = LatestLogFigures()
 
     @property
     def name(self) -> str:
@@ -76,10 +76,12 @@ class TailWorkload:
 class TailTerm:
     """One leadership of a tail."""
 
-    def __init__(self, assignment: TailAssignment, policy: Policy = POLICY, board: LogBoard | None = None) -> None:
-        self._assignment, self._policy, self._board = assignment, policy, board or LogBoard()
+    def __init__(
+        self, assignment: TailAssignment, policy: Policy = POLICY, board: LatestLogFigures | None = None
+    ) -> None:
+        self._assignment, self._policy, self._board = assignment, policy, board or LatestLogFigures()
         settings = assignment.settings
-        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
+        self._held = HeldTopics(settings.name, hint=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: TailWatch | None = None
 
     @property
@@ -105,11 +107,11 @@ class TailTerm:
         return {**self._held.alarms, **(watch.alarms if watch else {})}
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         """Give the checks of control row, slot and progress topic, and the clean-up."""
         with closing(TailWatch(self._assignment, self._board)) as watch:
             self._watch = watch
-            yield watch.looks
+            yield watch.checks
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Handle an event of the shard."""

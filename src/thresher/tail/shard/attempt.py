@@ -20,7 +20,7 @@ from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import Handlers, Recovered
 from thresher.delivery.names import shard_sessions
 from thresher.delivery.progress_topic.topic import progress_limit
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.producer_factory import make_producer
@@ -65,7 +65,7 @@ class TailAttempt:
         self.buffer = LogBuffer(bounded(settings.bounds, most_bytes))
         self.buffer.cover(Coverage(noted=assignment.confirmed))
         rows = batch_rows(limits.batch_rows, most_bytes)
-        self.ahead = ReadAhead(Ahead(most_rows=rows, most_bytes=limits.batch_bytes))
+        self.ahead = ReadAhead(ReadAheadLimits(most_rows=rows, most_bytes=limits.batch_bytes))
         self._watch = SpanWatch(
             assignment, PostgresSlots(self._session.connection), lambda xid: shard.event("log read", first_xid=xid)
         )

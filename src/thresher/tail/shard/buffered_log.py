@@ -62,7 +62,7 @@ class BufferedLog:
                 return
             if dead := self._buffer.add(chunk):
                 self._set_aside(dead)
-            self._buffer.paid()
+            self._buffer.dead_written()
             if not chunk.rows:
                 return
             rows -= len(chunk.rows)
