@@ -1,4 +1,4 @@
-"""A model of the log, its slot, Kafka and the dead rows, on which attempts of a tail run step by step.
+"""A model of the WAL, its slot, Kafka and the dead rows, on which attempts of a tail run step by step.
 
 Any step may be an attempt's last, and older attempts may go on. Each event is judged: a broken promise raises
 `AssertionError`. Transactional ids and claims are left out: `tests/relay/model.py` has them.
@@ -92,7 +92,7 @@ class Running:
     steps: Iterator[Effect]
     due: Effect
     epoch: int = -1
-    # How many changes of the log its stream has handed over; None before the stream is open.
+    # How many changes of the WAL its stream has handed over; None before the stream is open.
     place: int | None = None
     last: list[TailProgress] = field(default_factory=list)
     # The records of the open transaction, each with its place among the transaction's rows.
@@ -102,7 +102,7 @@ class Running:
     in_flight: dict[int, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     generation: int = 0
-    # `adopted`: its term found the slot adopted. `state`: the state of the log at its start. `owed`: dead changes that
+    # `adopted`: its term found the slot adopted. `state`: the state of the WAL at its start. `owed`: dead changes that
     # are not durable yet.
     adopted: bool = False
     state: LogState | None = None
@@ -116,7 +116,7 @@ class TailWorld:
         self.random = random.Random(seed)
         self.waiting = waiting
         self.rules = Rules(grace_seconds=1e9)
-        # The server: its system id and timeline, the end of its log, and the ends of earlier timelines.
+        # The server: its system id and timeline, the end of its WAL, and the ends of earlier timelines.
         self.system, self.timeline, self.end = 1, 1, 90
         self.left: list[tuple[int, int]] = []
         self.numbers = itertools.count(1)
@@ -142,7 +142,7 @@ class TailWorld:
     # Events
 
     def lsn(self) -> int:
-        """Return the next position of the log."""
+        """Return the next position of the WAL."""
         self.end += 10
         return self.end
 
@@ -200,7 +200,7 @@ class TailWorld:
         self.take_over()
 
     def move_to_another_system(self) -> None:
-        """Move the outbox to another database, whose log is shorter; an operator adopts it."""
+        """Move the outbox to another database, whose WAL is shorter; an operator adopts it."""
         self.system, self.timeline, self.end, self.left = self.system + 1, 1, 90, []
         self.log, self.ends, self.sent = [], [], []
         self.made = self.confirmed = 100
@@ -272,7 +272,7 @@ class TailWorld:
         try:
             yield
         except LogLost:
-            assert self.moved, "the log counts as lost although the slot was not moved"
+            assert self.moved, "the WAL counts as lost although the slot was not moved"
             self.adopt()
 
     def _settle(self, attempt: Running) -> None:
@@ -350,7 +350,7 @@ class TailWorld:
         """Check that every change was sent, or was set aside because it cannot be sent."""
         self.judge()
         numbers = {each.number for each in self.sent}
-        assert not self.gap, "a gap in the log was not noticed"
+        assert not self.gap, "a gap in the WAL was not noticed"
         for each in self.log:
             if each.number in self.given_up:
                 continue
@@ -399,7 +399,7 @@ class TailWorld:
         return attempt.last
 
     def _open(self, attempt: Running) -> None:
-        assert not self.gap, "a gap in the log was not noticed"
+        assert not self.gap, "a gap in the WAL was not noticed"
         assert self.confirmed <= attempt.buffer.coverage.noted, "the slot's start is beyond the recorded coverage"
         if attempt.adopted and attempt is self.attempts[-1]:
             self.accepted = False

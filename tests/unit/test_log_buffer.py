@@ -1,4 +1,4 @@
-"""The buffer of changes that were read from the log and that no progress record covers yet."""
+"""The buffer of changes that were read from the WAL and that no progress record covers yet."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -185,7 +185,7 @@ def test_a_log_without_changes_that_progress_names_is_foreign(named: Coverage, c
     buffer = LogBuffer(Bounds())
     buffer.cover(named)
     buffer.begin_at(10)
-    with pytest.raises(LogLost, match="another log"):
+    with pytest.raises(LogLost, match="another WAL"):
         buffer.add(came)
 
 

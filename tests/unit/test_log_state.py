@@ -1,4 +1,4 @@
-"""Whether the log still holds all changes that the last progress record does not cover."""
+"""Whether the WAL still holds all changes that the last progress record does not cover."""
 
 from dataclasses import replace
 from typing import Any
@@ -61,7 +61,7 @@ def test_a_log_without_published_changes_is_foreign(state: LogState) -> None:
     found = missing(ORIGIN, COVERED, state)
     assert found is not None
     assert found.elsewhere
-    # In another log none of the positions has a meaning.
+    # In another WAL none of the positions has a meaning.
     assert adopted(COVERED, found, state) == Coverage(noted=state.confirmed)
 
 
@@ -108,7 +108,7 @@ def test_a_span_goes_on_from_where_it_began() -> None:
 
 def test_transactions_after_a_mark_are_in_the_log() -> None:
     assert since_mark(900, 700) == 701
-    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "transaction ids wrap around in the log, and not here"
+    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "transaction ids wrap around in the WAL, and not here"
     assert since_mark(900, 899) == 900
     assert since_mark(900, 950) == 900, "the slot was made later"
 

@@ -9,8 +9,8 @@
    An open transaction waits at most a few seconds for that settling, because readers of its partitions wait with it.
    Then it is aborted, and its rows are read again once the settling is durable.
 3. After a rejected transaction the producer is discarded: the shard recovers as at the start, and reads again. A
-   missing topic is then left out of reads, and a row that the broker named is set aside. If no row was named, the rows
-   are tried by halves: only a row that fails alone is poison.
+   missing topic is then left out of reads, and a row that the broker named is set aside as dead. If no row was
+   named, the rows are tried by halves: only a row that fails alone is poison.
 """
 
 from collections.abc import Generator, Iterable, Sequence

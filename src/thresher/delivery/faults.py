@@ -184,7 +184,7 @@ def _places(produced: Rows) -> dict[tuple[str, bytes | None], list[tuple[int, bo
 
 
 def _require_clock(undelivered: Sequence[Undelivered], produced: Rows) -> None:
-    """Raise if the broker refused a timestamp that the relay gave: no row is at fault, and all would be set aside."""
+    """Raise if the broker refused a timestamp that the relay gave: no row is at fault, and all would be dead."""
     refused = next((each for each in undelivered if each.refusal is Refusal.TIME), None)
     if refused is None or any(record[4] for _, record in produced.records()):
         return

@@ -45,7 +45,7 @@ class SlotWatch:
         if found is None or not found[0]:
             raise NoSlot(
                 f"slot {self._slot!r} does not exist, or its log is lost: nobody would read a message that is only in "
-                "the log. Create it with 'thresher tail slot create' and run a tail, or name another slot with slot=…"
+                "the WAL. Create it with 'thresher tail slot create' and run a tail, or name another slot with slot=…"
             )
         if len(self._there) >= _REMEMBERED:
             self._there.clear()

@@ -1,4 +1,4 @@
-"""Decides whether the log still holds every change that the last progress record does not cover. Pure.
+"""Decides whether the WAL still holds every change that the last progress record does not cover. Pure.
 
 1. If the system is another one, or the record's timeline ended before its position, published changes are not in this
    database.
@@ -20,14 +20,14 @@ from thresher.tail.log_source import Source, TableSource
 from thresher.tail.progress import TailOrigin
 
 CHANGED = (
-    "the publication, or the table under this name, was changed; an insert that it did not publish is not in the log, "
+    "the publication, or the table under this name, was changed; an insert that it did not publish is not in the WAL, "
     "also if all is as before now"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """The log's system, timeline and end, the ends of earlier timelines, and the slot's confirmed position."""
+    """The WAL's system, timeline and end, the ends of earlier timelines, and the slot's confirmed position."""
 
     system_id: str
     timeline: int
@@ -41,7 +41,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why committed changes may be missing. `elsewhere`: the record's positions mean nothing in this log."""
+    """Why committed changes may be missing. `elsewhere`: the record's positions mean nothing in this WAL."""
 
     why: str
     elsewhere: bool = False
@@ -51,19 +51,19 @@ def missing(origin: TailOrigin, coverage: Coverage, state: LogState) -> Missing 
     """Return why changes may be missing; None if none can be."""
     system = origin.system_id.partition("/")[0]
     if system != state.system_id:
-        return Missing(f"the log is that of another system ({state.system_id}, progress was made on {system})", True)
+        return Missing(f"the WAL is that of another system ({state.system_id}, progress was made on {system})", True)
     covered = lsn_text(coverage.position.commit)
     if origin.timeline != state.timeline:
         end = dict(state.left).get(origin.timeline)
         if end is None:
             return Missing(
-                f"the log does not descend from timeline {origin.timeline}, on which progress was made", True
+                f"the WAL does not descend from timeline {origin.timeline}, on which progress was made", True
             )
         if coverage.position.commit >= end:
             why = f"the database was restored or failed over to timeline {state.timeline}, which begins at"
             return Missing(f"{why} {lsn_text(end)}: commits up to {covered} were published and are lost there", True)
     elif coverage.position.commit >= state.end:
-        return Missing(f"the log ends at {lsn_text(state.end)}, before {covered}, up to where it was published", True)
+        return Missing(f"the WAL ends at {lsn_text(state.end)}, before {covered}, up to where it was published", True)
     noted = on_timeline(origin, coverage, state).noted
     if state.confirmed > noted:
         return Missing(
@@ -74,14 +74,14 @@ def missing(origin: TailOrigin, coverage: Coverage, state: LogState) -> Missing 
 
 
 def on_timeline(origin: TailOrigin, coverage: Coverage, state: LogState) -> Coverage:
-    """Return a record's coverage for this log: the noted position is at most the end of the record's own timeline."""
+    """Return a record's coverage for this WAL: the noted position is at most the end of the record's own timeline."""
     if origin.timeline == state.timeline:
         return coverage
     return replace(coverage, noted=min(coverage.noted, dict(state.left).get(origin.timeline, coverage.noted)))
 
 
 def judged(origin: TailOrigin, coverage: Coverage, state: LogState, *, accepted: bool) -> Coverage | Missing:
-    """Return the coverage of another attempt's record in this log, or why changes may be missing.
+    """Return the coverage of another attempt's record in this WAL, or why changes may be missing.
 
     `accepted`: an operator has adopted the slot after that record was written.
     """
@@ -95,12 +95,12 @@ def judged(origin: TailOrigin, coverage: Coverage, state: LogState, *, accepted:
 def require_unchanged(state: LogState, identity: SystemIdentity, slot: LogSlot | None, noted: int) -> int:
     """Return where an open stream begins. While it is open, nobody else can advance or drop its slot.
 
-    Raises `DatabaseLost` if this is not the log that was checked before: the next attempt checks again.
+    Raises `DatabaseLost` if this is not the WAL that was checked before: the next attempt checks again.
     """
     judged_log, streamed = (state.system_id, state.timeline), (identity.system_id, identity.timeline)
     if judged_log != streamed:
         raise DatabaseLost(
-            f"the log is streamed by system {streamed[0]} on timeline {streamed[1]}; a moment ago it was "
+            f"the WAL is streamed by system {streamed[0]} on timeline {streamed[1]}; a moment ago it was "
             f"{judged_log[0]} on {judged_log[1]}: the database is failing over"
         )
     if slot is None or slot.active_pid is None:

@@ -75,7 +75,7 @@ class Meter:
         self._report("in doubt", why=why)
 
     def committed(self, progress: Any, rows: Rows, now_us: int | None) -> None:
-        """Count the rows of a committed transaction, and report those that were set aside."""
+        """Count the rows of a committed transaction, and report the dead ones."""
         self.published(progress, rows, now_us)
         if not progress.all_sent:
             fates = zip(progress.ids, progress.fates, strict=True)

@@ -129,7 +129,7 @@ def require_polled(settings: Settings, row: ControlRow) -> None:
     """Raise `OtherCoordination` if a tail reads the outbox: both would publish its rows."""
     if row.mode == TAIL:
         raise OtherCoordination(
-            f"{settings.outbox} is read from the database's log by the tail {settings.name!r}: both would publish its "
+            f"{settings.outbox} is read from the database's WAL by the tail {settings.name!r}: both would publish its "
             "rows. To poll the table from now on: stop the writers, then the tail's processes, and run 'thresher tail "
             "leave -c FILE'"
         )

@@ -28,7 +28,7 @@ _histogram = partial(family, WORDING.label, MetricKind.HISTOGRAM)
 
 # The shard's counters, by name.
 _BY_SHARD: dict[str, Family] = {
-    "relayed": _counter("tailed_records", "Changes of the log whose records were committed to Kafka.", "shard"),
+    "relayed": _counter("tailed_records", "Changes of the WAL whose records were committed to Kafka.", "shard"),
     "relayed_bytes": _counter(
         "tailed_bytes", "Bytes of key, value and headers of committed records, before compression.", "shard"
     ),
@@ -60,7 +60,7 @@ _GAUGES: dict[str, Family] = {
     ),
     "in_flight_rows": _gauge("tail_in_flight_records", "Changes that were sent and are not settled yet.", "shard"),
 }
-_RETAINED = _gauge("tail_retained_bytes", "Bytes of log that the server keeps for the slot.")
+_RETAINED = _gauge("tail_retained_bytes", "Bytes of WAL that the server keeps for the slot.")
 _DEAD_ROWS = _gauge("tail_dead_rows", "Rows in the dead table: not replayed and not dropped yet.")
 _TRIMMED = _counter("tail_trimmed_records", "Published rows that were deleted from the table after keep_seconds.")
 _HELD = _gauge(

@@ -4,12 +4,12 @@
 under a term. Then, in one transaction:
 1. Lock the table: this waits for the transactions that have written to it, and new writers wait for a moment.
 2. Check that no row is pending: the relay has published everything that was committed.
-3. Advance the slot to the present end of the log, and give the control row the mode of a tail.
+3. Advance the slot to the present end of the WAL, and give the control row the mode of a tail.
 
-**Leave** (to a relay): no process of the tail runs. The tail is fenced under a new term, and most of the log is read.
+**Leave** (to a relay): no process of the tail runs. The tail is fenced under a new term, and most of the WAL is read.
 Then, in one transaction:
 1. Lock the table, as above.
-2. Read the log to its end. Check that it has no gap, that every change is decided, and that no row of the table is
+2. Read the WAL to its end. Check that it has no gap, that every change is decided, and that no row of the table is
    older than the part that was read without a gap. Write the dead changes that the last record names to the dead table.
 3. So all rows of the table were published: delete them, and give the control row the mode of a relay.
 Then the slot is dropped. A crash before the transaction commits changes nothing.
@@ -40,9 +40,9 @@ from thresher.tail.settings import TailAssignment, TailSettings, Via
 from thresher.tail.slot import require_readable
 from thresher.tail.stream import LogStream
 
-# Time-outs: to read the log before the table is locked, and for the server to release a slot whose reader is gone.
+# Time-outs: to read the WAL before the table is locked, and for the server to release a slot whose reader is gone.
 _READ_SECONDS, _FREE_SECONDS = 60.0, 10.0
-# Time-out to read the rest of the log under the lock: the server ends a session that idles longer in a transaction.
+# Time-out to read the rest of the WAL under the lock: the server ends a session that idles longer in a transaction.
 _LOCKED_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 # Time-out for the database sessions of processes that have just ended.
@@ -68,7 +68,7 @@ def join(settings: TailSettings, term: str) -> int:
                     "let it drain the table before the tail joins. Nothing was changed"
                 )
             table.advance(slot, end)
-            # All rows that later transactions insert are in the log, behind this mark.
+            # All rows that later transactions insert are in the WAL, behind this mark.
             slots.mark(slots.published(publication, settings.table))
             table.hand_over(settings.name, term=term, mode=TAIL)
         return end
@@ -98,13 +98,13 @@ def leave(settings: TailSettings) -> int:
         buffer = LogBuffer(Bounds(rows=10_000))
         table = TailedTable(session.connection, settings.outbox, settings.shape)
         with closing(_begun(session, assignment, last, buffer)) as stream:
-            # Most of the log is read before the lock, so that writers wait only for the rest.
+            # Most of the WAL is read before the lock, so that writers wait only for the rest.
             _read_to(table.log_end(), stream, session, settings, buffer, _READ_SECONDS)
             with table.locked() as end:
                 _read_to(end, stream, session, settings, buffer, _LOCKED_SECONDS)
                 if buffer.rows:
                     raise OtherReader(
-                        f"the log holds rows of {settings.outbox} that were not published yet: pause writers, start "
+                        f"the WAL holds rows of {settings.outbox} that were not published yet: pause writers, start "
                         "the tail again, and let it publish them before it leaves. Nothing was changed"
                     )
                 if older := table.older(last.span.first_xid):
@@ -159,12 +159,12 @@ def _read_to(
     buffer: LogBuffer,
     seconds: float,
 ) -> None:
-    """Read the log into the buffer up to a position, or until a change comes that was not published."""
+    """Read the WAL into the buffer up to a position, or until a change comes that was not published."""
     dead = DeadChanges(session.connection, settings.outbox, settings.shape, in_table=True)
     deadline = time.monotonic() + seconds
     while not buffer.rows and (buffer.quiet_at is None or buffer.quiet_at < end):
         if time.monotonic() > deadline:
-            raise DatabaseLost(f"the log was not read to its end within {seconds:.0f} seconds: try again")
+            raise DatabaseLost(f"the WAL was not read to its end within {seconds:.0f} seconds: try again")
         chunk = stream.read(1_000, 1 << 24, _LOOK_SECONDS)
         if chunk is None:
             continue
@@ -191,7 +191,7 @@ def require_table(settings: TailSettings) -> None:
     """Raise `OtherReader` if the outbox has no table that a relay could poll."""
     if settings.via is Via.LOG:
         raise OtherReader(
-            f"messages of {settings.outbox} are in the log only: there is no table that a relay could poll"
+            f"messages of {settings.outbox} are in the WAL only: there is no table that a relay could poll"
         )
 
 

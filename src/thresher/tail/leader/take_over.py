@@ -2,7 +2,7 @@
 
 1. Check that the database keeps our sessions, and create the tables for control and dead rows if they are missing.
 2. Check that the control row is of this outbox, of this database system, and in the mode of a tail. Check that the
-   progress topic is the one in the control row, and that the log can be read with the slot and the publication.
+   progress topic is the one in the control row, and that the WAL can be read with the slot and the publication.
 3. End the database sessions of older terms, and the session that reads the slot: a suspended reader would keep it.
 4. Write the new term. From here on the shards of older tails end at their next check.
 5. Repeat steps 2 and 3: what was checked before may have changed until the term was written.
@@ -108,7 +108,7 @@ def require_tailed(settings: TailSettings, row: ControlRow) -> None:
     if row.mode != TAIL:
         raise OtherReader(
             f"{settings.outbox} is relayed by {settings.name!r}, which polls the table ({row.mode}): both would "
-            "publish its rows. To read it from the log from now on: pause writers until the table is drained, stop the "
+            "publish its rows. To read it from the WAL from now on: pause writers until the table is drained, stop the "
             "relay's processes, and run 'thresher tail join -c FILE'"
         )
 

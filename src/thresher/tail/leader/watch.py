@@ -3,10 +3,10 @@
 1. A control row with another term raises `Superseded`. A progress topic that is gone, was replaced, or would lose
    records raises an error.
 2. Log kept for the slot beyond `retained_alarm_bytes` raises an alarm; beyond `retained_limit_bytes`, the tail ends. A
-   slot that may lose its log soon raises an alarm.
+   slot that may lose its WAL soon raises an alarm.
 3. Progress before the last record is trimmed: records are cumulative.
 4. Published rows are deleted from the table once they are old enough. A row was published if its transaction began
-   after the log was first read without a gap, and the slot is confirmed beyond its commit.
+   after the WAL was first read without a gap, and the slot is confirmed beyond its commit.
 """
 
 import logging
@@ -51,7 +51,7 @@ class TailWatch:
         self._admin = Admin.of(assignment.settings.kafka)
         # Alarm → its text. Replaced as a whole.
         self.alarms: dict[str, str] = {}
-        # A transaction id, and a position of the log behind the commits of all older transactions.
+        # A transaction id, and a position of the WAL behind the commits of all older transactions.
         self._mark: tuple[str, int] | None = None
         # Rows up to this id cannot be deleted yet, and the time until when that is assumed.
         self._floor, self._floor_until = _FIRST_ID, 0.0
@@ -80,7 +80,7 @@ class TailWatch:
             raise Superseded("a newer tail of the same name has taken over; this one ends")
 
     def check_slot(self) -> None:
-        """Update the figures and alarms of the slot. Raise `LogLost` if more log is kept than the limit allows.
+        """Update the figures and alarms of the slot. Raise `LogLost` if more WAL is kept than the limit allows.
 
         A missing slot is not an error here: the shard that reads it fails.
         """
@@ -102,9 +102,9 @@ class TailWatch:
         )
         alarms = {}
         if slot is not None and slot.wal_status == "unreserved":
-            alarms["slot"] = "the server may remove log that the slot needs at the next checkpoint"
+            alarms["slot"] = "the server may remove WAL that the slot needs at the next checkpoint"
         if kept is not None and kept > settings.retained_alarm_bytes:
-            alarms["retained log"] = f"the server keeps {kept:,} bytes of log for slot {settings.slot_name}"
+            alarms["retained log"] = f"the server keeps {kept:,} bytes of WAL for slot {settings.slot_name}"
         for what, why in alarms.items():
             if what not in self.alarms:
                 logger.warning("%s: %s", what, why, extra={"tail": settings.name})
@@ -112,7 +112,7 @@ class TailWatch:
         limit = settings.retained_limit_bytes
         if slot is not None and kept is not None and limit is not None and kept > limit:
             raise LogLost(
-                f"the server keeps {kept:,} bytes of log for slot {settings.slot_name}, and retained_limit_bytes is "
+                f"the server keeps {kept:,} bytes of WAL for slot {settings.slot_name}, and retained_limit_bytes is "
                 f"{limit:,}: nothing is lost yet. Find out why the slot stays at {lsn_text(slot.confirmed or 0)}, "
                 "raise the limit and start again; or give up what was not published: 'thresher tail slot drop'"
             )

@@ -1,4 +1,4 @@
-"""The tail as a workload of a service: takes over an outbox, and lets one shard on the engine publish its log.
+"""The tail as a workload of a service: takes over an outbox, and lets one shard on the engine publish its WAL.
 
 `TailTerm` is one leadership. Its assignment goes to the shard. The shard's writes are refused once the control row has
 a newer term, or its producer is fenced. A slot has one reader, so there is one shard.
@@ -61,7 +61,7 @@ class TailWorkload:
             load(self.settings.transforms)
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TailTerm | None":
-        """Become the reader of the outbox' log."""
+        """Become the reader of the outbox' changes in the WAL."""
         assignment = take_over(self.settings, term=term, wanted=wanted)
         if assignment is None:
             return None

@@ -112,7 +112,7 @@ class TailAttempt:
         # Opened by the reader's thread after recovery.
         self.stream: LogStream | None = None
         self._state: LogState | None = None
-        # The system and timeline of the log, and where earlier timelines ended.
+        # The system and timeline of the WAL, and where earlier timelines ended.
         self._identity: tuple[SystemIdentity, list[tuple[int, int]]] | None = None
 
     @property
@@ -138,7 +138,7 @@ class TailAttempt:
         }
 
     def open_source(self) -> BufferedLog:
-        """Open the stream of the log. For the reader's thread, after recovery."""
+        """Open the stream of the WAL. For the reader's thread, after recovery."""
         settings = self._assignment.settings
         state = self._log_state()
         free_slot(PostgresSlots(self._reading.connection), settings.slot_name)
@@ -186,7 +186,7 @@ class TailAttempt:
         self._recovery.handlers[Recovered](effect)
 
     def _covered(self, progress: TailProgress) -> Coverage:
-        """Return the coverage of a record that recovery found. Raises `LogLost` if the log has a gap behind it."""
+        """Return the coverage of a record that recovery found. Raises `LogLost` if the WAL has a gap behind it."""
         if self.book.wrote(progress):
             return progress.coverage
         assignment, settings, state = self._assignment, self._assignment.settings, self._log_state(progress)
@@ -205,7 +205,7 @@ class TailAttempt:
         return found
 
     def _log_state(self, progress: TailProgress | None = None) -> LogState:
-        """Return the state of the log before it is read. Raises `LogLost` if the slot is gone."""
+        """Return the state of the WAL before it is read. Raises `LogLost` if the slot is gone."""
         if self._state is not None:
             return self._state
         settings = self._assignment.settings

@@ -1,4 +1,4 @@
-"""Checks that the publication leaves out no insert, and knows since which transaction the log has no gap.
+"""Checks that the publication leaves out no insert, and knows since which transaction the WAL has no gap.
 
 Before the slot is confirmed at a position that was read, publication and table are compared with those of the
 take-over. So for every confirmed position it holds that the publication left out no insert before it.
@@ -36,7 +36,7 @@ class SpanWatch:
         self._stream, self._confirmed = stream, confirmed
 
     def span(self) -> LogSpan:
-        """Return the span for the next record: that of the record before, extended back by a mark in the log."""
+        """Return the span for the next record: that of the record before, extended back by a mark in the WAL."""
         taken_over = self._assignment.span
         marked = None if self._stream is None else self._stream.marked_xid(taken_over.published)
         if marked is None:

@@ -1,6 +1,6 @@
 """The first and last step of a tail's pipeline, `read` and `publish`, which the engine runs in a Spark Python worker.
 
-`publish` pulls batches from `read`, and recovers first. So the log is not read before `init_transactions`.
+`publish` pulls batches from `read`, and recovers first. So the WAL is not read before `init_transactions`.
 """
 
 import gc
@@ -44,7 +44,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
         poll_seconds=0.0,
         convert=None if assignment.settings.transforms else convert,
         step=shard.step("read"),
-        # No wait between reads: a read itself waits for the log.
+        # No wait between reads: a read itself waits for the WAL.
         waits=every(0.0),
     )
     with closing(prefetch):
