@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thresher.core.directories import DirectoryUnusable
+from thresher.core.directories import PlaceUnusable
 from thresher.devstack import jars
 from thresher.devstack.problem import JarMismatch, StackProblem
 
@@ -126,7 +126,7 @@ def test_runs_that_start_together_fetch_once(repository: Path, tmp_path: Path) -
 def test_an_unwritable_cache_is_named_with_its_variable(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not even root can make a directory there.
     monkeypatch.setenv("THRESHER_CACHE", "/proc/thresher")
-    with pytest.raises(DirectoryUnusable, match=r"cannot use /proc/thresher.*THRESHER_CACHE"):
+    with pytest.raises(PlaceUnusable, match=r"cannot use /proc/thresher.*THRESHER_CACHE"):
         jars.jars_of(VERSION)
 
 

@@ -20,10 +20,10 @@ from thresher.tail.pgoutput import (
     Begin,
     Column,
     Commit,
+    Garbled,
     Ignored,
     Insert,
     LogMessage,
-    ProtocolViolation,
     Relation,
     decode,
     keep_alive,
@@ -67,14 +67,14 @@ def test_each_kind_of_message_is_decoded() -> None:
 
 @pytest.mark.parametrize("message", [b"", b"?", b"B", wire.begin(1)[:-1], wire.begin(1) + b"x", b"I\0\0\0\1O\0\0"])
 def test_bytes_that_are_no_message_are_garbled(message: bytes) -> None:
-    with pytest.raises(ProtocolViolation):
+    with pytest.raises(Garbled):
         decode(message)
 
 
 def test_every_truncated_message_is_garbled() -> None:
     for whole in (wire.insert(1, [b"abc", None]), wire.relation(1, "s", "t", {"a": 20}), wire.message(9, "p", b"abc")):
         for size in range(len(whole)):
-            with pytest.raises(ProtocolViolation):
+            with pytest.raises(Garbled):
                 decode(whole[:size])
 
 
@@ -84,7 +84,7 @@ def test_a_status_update_has_the_servers_format() -> None:
 
 def test_a_keep_alive_is_decoded() -> None:
     assert keep_alive(wire.keep_alive(77, reply=True)) == (77, True)
-    with pytest.raises(ProtocolViolation):
+    with pytest.raises(Garbled):
         keep_alive(b"k123")
 
 
@@ -197,7 +197,7 @@ def test_a_known_column_must_not_come_as_text() -> None:
     frame = wire.insert(TABLE, wire.outbox_row(7))
     made = reader()
     made.feed(wire.data(wire.begin(900), 1))
-    with pytest.raises(ProtocolViolation, match="not in binary"):
+    with pytest.raises(Garbled, match="not in binary"):
         made.feed(wire.data(frame[:8] + b"t" + frame[9:], 50))
 
 
@@ -346,7 +346,7 @@ def test_a_requested_reply_is_remembered_until_it_is_sent() -> None:
 )
 def test_a_stream_that_makes_no_sense_is_garbled(frames: list[bytes]) -> None:
     made = reader()
-    with pytest.raises(ProtocolViolation):
+    with pytest.raises(Garbled):
         list(map(made.feed, frames))
 
 

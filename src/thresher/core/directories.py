@@ -9,7 +9,7 @@ from pathlib import Path
 from thresher.core.errors import ThresherError
 
 
-class DirectoryUnusable(ThresherError):  # noqa: N818
+class PlaceUnusable(ThresherError):  # noqa: N818
     """A directory cannot be used. The message names the environment variable that selects another one."""
 
 
@@ -35,13 +35,11 @@ def _home(variable: str) -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        raise DirectoryUnusable(
-            f"this user has no home directory: set {variable} to a directory to use instead"
-        ) from error
+        raise PlaceUnusable(f"this user has no home directory: set {variable} to a directory to use instead") from error
 
 
 def make_writable(directory: Path, variable: str) -> Path:
-    """Make the directory and return it. Raises `DirectoryUnusable`, which names it and its environment variable."""
+    """Make the directory and return it. Raises `PlaceUnusable`, which names it and its environment variable."""
     try:
         for place in reversed((directory, *directory.parents)):
             if not place.exists():
@@ -52,7 +50,7 @@ def make_writable(directory: Path, variable: str) -> Path:
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, "not writable for this user")
     except OSError as error:
-        raise DirectoryUnusable(
+        raise PlaceUnusable(
             f"cannot use {directory}: {error.strerror or error}. Make it writable, or point {variable} elsewhere."
         ) from error
     return directory

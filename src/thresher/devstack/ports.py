@@ -12,7 +12,7 @@ import random
 import socket
 from collections.abc import Collection
 
-from thresher.core.directories import DirectoryUnusable, cache_home, make_writable
+from thresher.core.directories import PlaceUnusable, cache_home, make_writable
 from thresher.devstack.problem import PortTaken, StackProblem
 
 HOST = "127.0.0.1"
@@ -52,7 +52,7 @@ def _claims() -> int | None:
     try:
         place = make_writable(cache_home(), "THRESHER_CACHE") / "ports.lock"
         return os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except (OSError, DirectoryUnusable):
+    except (OSError, PlaceUnusable):
         return None
 
 

@@ -22,7 +22,7 @@ from thresher.tail.pgoutput import (
     MESSAGE,
     Begin,
     Commit,
-    ProtocolViolation,
+    Garbled,
     Relation,
     decode,
     keep_alive,
@@ -80,7 +80,7 @@ class LogReader:
         return chunk
 
     def feed(self, frame: bytes) -> None:
-        """Read a frame. Raises `ProtocolViolation` if it is malformed, `DatabaseRefused` if the table was changed."""
+        """Read a frame. Raises `Garbled` if it is malformed, `DatabaseRefused` if the table was changed."""
         if frame[0] != DATA:
             self._feed_keep_alive(frame)
             return
@@ -95,7 +95,7 @@ class LogReader:
                 at = max(at, end)
                 self._feed_other(frame[DATA_HEADER.size :])
         except (struct_error, IndexError, UnicodeDecodeError):
-            raise ProtocolViolation(f"a frame of {len(frame)} bytes from the server cannot be read") from None
+            raise Garbled(f"a frame of {len(frame)} bytes from the server cannot be read") from None
         if at > self.received:  # noqa: PLR1730 - a call would cost more than it says
             self.received = at
 
@@ -105,7 +105,7 @@ class LogReader:
         try:
             table = self._tables[relation]
         except KeyError:
-            raise ProtocolViolation("a row came from the server before its table was described") from None
+            raise Garbled("a row came from the server before its table was described") from None
         if table is not None:
             row = table.row(frame, columns)
             self._count(at)
@@ -121,7 +121,7 @@ class LogReader:
         if prefix is not None and flags & 1 and frame.startswith(prefix, _MESSAGE_FRAME.size):
             start = _MESSAGE_FRAME.size + len(prefix) + 4
             if _LENGTH.unpack_from(frame, start - 4)[0] != len(frame) - start:
-                raise ProtocolViolation("a message that came from the server is cut short")
+                raise Garbled("a message that came from the server is cut short")
             self._count(at)
             self._add(message_row(position, self._committed, frame[start:]), len(frame))
         elif flags & 1 and frame.startswith(_MARK, _MESSAGE_FRAME.size):
@@ -135,7 +135,7 @@ class LogReader:
             self._committed = _EPOCH + timedelta(0, 0, change.commit_time)
         elif isinstance(change, Commit):
             if self._transaction().commit != change.commit:
-                raise ProtocolViolation("the server committed another transaction than it began")
+                raise Garbled("the server committed another transaction than it began")
             self._begin = None
             self._chunk.ended = change.end
         elif isinstance(change, Relation):
@@ -143,7 +143,7 @@ class LogReader:
 
     def _feed_keep_alive(self, frame: bytes) -> None:
         if frame[0] != KEEP_ALIVE:
-            raise ProtocolViolation(f"a frame of an unknown kind, {frame[0]}, came from the server")
+            raise Garbled(f"a frame of an unknown kind, {frame[0]}, came from the server")
         position, reply = keep_alive(frame)
         self.reply = self.reply or reply
         self.received = max(self.received, position)
@@ -158,7 +158,7 @@ class LogReader:
 
     def _transaction(self) -> Begin:
         if self._begin is None:
-            raise ProtocolViolation("a change came from the server outside of any transaction")
+            raise Garbled("a change came from the server outside of any transaction")
         return self._begin
 
     def _add(self, row: PendingRow, size: int) -> None:

@@ -15,7 +15,7 @@ from thresher.db.outbox_store import PendingRow
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
 from thresher.outbox.log_message import Unreadable, decode
-from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, TEXT, ProtocolViolation, Relation
+from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, TEXT, Garbled, Relation
 
 # OIDs of built-in types in pg_type, which never change.
 _INTEGERS, _TEXTS, _TEXT_ARRAYS = {20, 21, 23}, {25, 1043}, {1009, 1015}
@@ -101,7 +101,7 @@ class InsertedRows:
         """Read a frame with a row of this many columns; None if the row has a dispatched time: it was sent already."""
         end = len(frame)
         if columns != self._count:
-            raise ProtocolViolation("the server sent a row with more or fewer columns than its table has")
+            raise Garbled("the server sent a row with more or fewer columns than its table has")
         if self._ordinary_end is not None and end > _HEAD_END:
             ordinary = self._ordinary_row(frame)
             if ordinary is not None:
@@ -121,9 +121,9 @@ class InsertedRows:
                 # The server sends types without a binary form as text, although binary was requested.
                 at += 5 + length(frame, at + 1)[0]
             else:
-                raise ProtocolViolation("the server sent a row with a column that is not in binary")
+                raise Garbled("the server sent a row with a column that is not in binary")
         if at != end:
-            raise ProtocolViolation("the server sent a row that is cut short")
+            raise Garbled("the server sent a row that is cut short")
         return self._make(values)
 
     def _ordinary_row(self, frame: bytes) -> PendingRow | None:

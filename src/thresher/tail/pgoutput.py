@@ -2,7 +2,7 @@
 
 Protocol version 1, without streaming: a transaction comes as a whole after its commit, as Begin, changes, Commit.
 Columns come in binary. Pure: bytes in, values out. Of updates, deletes, types and origins only the kind is decoded.
-A message that is cut short or unknown raises `ProtocolViolation`: the rest of the stream cannot be trusted.
+A message that is cut short or unknown raises `Garbled`: the rest of the stream cannot be trusted.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ NULL, BINARY, TEXT = map(ord, "nbt")
 EPOCH_MICROSECONDS = 946_684_800_000_000
 
 
-class ProtocolViolation(DatabaseLost):
+class Garbled(DatabaseLost):
     """The server sent data that violates the protocol. It is discarded."""
 
 
@@ -118,19 +118,17 @@ def keep_alive(frame: bytes) -> KeepAlive:
     try:
         _, position, _, reply = _KEEP_ALIVE.unpack(frame)
     except error:
-        raise ProtocolViolation(f"the server sent a keep-alive of {len(frame)} bytes, which cannot be read") from None
+        raise Garbled(f"the server sent a keep-alive of {len(frame)} bytes, which cannot be read") from None
     return KeepAlive(position, reply != 0)
 
 
 def decode(message: bytes) -> Change:
-    """Read one message of the plugin. Raises `ProtocolViolation`."""
+    """Read one message of the plugin. Raises `Garbled`."""
     try:
         return _decode(message)
     except (error, IndexError, UnicodeDecodeError, ValueError):
         kind = chr(message[0]) if message else "nothing"
-        raise ProtocolViolation(
-            f"a message of kind {kind!r} and {len(message)} bytes from the server cannot be read"
-        ) from None
+        raise Garbled(f"a message of kind {kind!r} and {len(message)} bytes from the server cannot be read") from None
 
 
 def _decode(message: bytes) -> Change:

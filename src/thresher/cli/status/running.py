@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from thresher.core.directories import DirectoryUnusable, make_writable, state_home
+from thresher.core.directories import PlaceUnusable, make_writable, state_home
 
 logger = logging.getLogger("thresher")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "[::]": "[::1]"}  # noqa: S104 - not listened on
@@ -44,7 +44,7 @@ def listed(*, kind: str, name: str, host: str, port: int, config: Path | None) -
     )
     try:
         path, descriptor = _written(entry)
-    except (OSError, DirectoryUnusable) as error:
+    except (OSError, PlaceUnusable) as error:
         logger.debug("'thresher status' will not list this process: %s", error)
         yield
         return
@@ -60,7 +60,7 @@ def running() -> list[Running]:
     found = []
     try:
         paths = list(_place().glob("*.json"))
-    except (OSError, DirectoryUnusable):
+    except (OSError, PlaceUnusable):
         return []
     for path in paths:
         # Another user's file, or a file that was removed meanwhile: not listed.

@@ -16,7 +16,7 @@ import time
 import zlib
 from pathlib import Path
 
-from thresher.core.directories import DirectoryUnusable, cache_home, make_writable
+from thresher.core.directories import PlaceUnusable, cache_home, make_writable
 from thresher.core.java import Java
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class CdsArchive:
         self._stage: Path | None = None
         try:
             self._directory = make_writable(cache_home() / "spark", "THRESHER_CACHE")
-        except DirectoryUnusable as error:
+        except PlaceUnusable as error:
             logger.warning("Spark starts without an archive of its classes: %s", error)
             return
         self._tidy(self._directory)
