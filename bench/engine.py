@@ -26,9 +26,9 @@ from bench.measuring.report import report
 from bench.measuring.rounds import in_turns, medians
 from tests.engine.cluster import cluster, executor_of
 from tests.engine.driver import FUNCTIONS, Driver, driven, running
-from thresher.spark.bell import Bell
 from thresher.spark.pipeline import Step
 from thresher.spark.session.environment import pack
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.chain import run_chain
 from thresher.spark.worker.shard import Figures, Shard
 
@@ -143,8 +143,14 @@ def batch_overhead(rounds: int) -> float:
     steps = [Step(function=f"{__name__}:{name}") for name in ("source", "transform", "sink")]
     with ExitStack() as resources:
         shard = Shard(
-            pipeline="bench", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
-        )  # fmt: skip
+            pipeline="bench",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=resources,
+        )
 
         def direct() -> float:
             began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""The tail compared with a polling relay, for an outbox table and for one in the log alone; and capture with a loop.
+"""The tail compared with a polling relay, for an outbox table and for one in the WAL alone; and capture with a loop.
 
     ./run bench tail [--quick] [--only PART,…] [--rows N] [--rounds N]
 
-    throughput  a backlog that was written before the start: a tail of a table and one of the log alone, against a
+    throughput  a backlog that was written before the start: a tail of a table and one of the WAL alone, against a
                 relay with two shards; and the database's CPU time for each record, from the start to the end
     latency     single rows at random times, 20 a second: a tail of a table against the relay
     size        how much the outbox table has grown after a million messages of `Outbox(via="log")`
@@ -84,7 +84,7 @@ class Bench:
         found = in_turns(sides, self.rounds, tell=lambda name, each: say(f"{name}: {each}"))
         rates = medians({name: [each.per_second for each in carried] for name, carried in found.items()})
         times = medians({name: [each.database_us for each in carried] for name, carried in found.items()})
-        say(f"a record of the log alone: the database {times['log'] / times['polling']:.2f} of polling")
+        say(f"a record of the WAL alone: the database {times['log'] / times['polling']:.2f} of polling")
         return {
             "tail_per_s": rates["tail"],
             "vs_polling": rates["tail"] / rates["polling"],

@@ -1,6 +1,6 @@
 """A mutant: a replacement of a piece of code that breaks one promise on purpose, and the test that must fail.
 
-Each package (room) has one or more files, `mutants/<room>.toml`, with a table `[[mutant]]` for each mutant:
+A group of mutants is a file `mutants/<group>.toml`, with a table `[[mutant]]` for each mutant:
 - `name`, unique among all; `breaks`, the promise in one line;
 - `file`, and in Python the `function` (`Class.method`) that holds the old text, left out where it is in no function;
 - `old`: text that occurs exactly once there, short enough to survive a move of the code; and `new`, its replacement;
@@ -22,7 +22,7 @@ _OPTIONAL = {"function", "own_servers"}
 class Mutant:
     """One broken promise, as defined in a file."""
 
-    room: str
+    group: str
     name: str
     breaks: str
     file: str
@@ -81,13 +81,13 @@ def load(directory: Path) -> list[Mutant]:
     return found
 
 
-def _mutant(room: str, given: dict[str, Any]) -> Mutant:
+def _mutant(group: str, given: dict[str, Any]) -> Mutant:
     name = given.get("name", "a mutant without a name")
     if missing := _REQUIRED - given.keys():
-        raise Misplaced(f"{room}.toml, {name}: {', '.join(sorted(missing))} missing")
+        raise Misplaced(f"{group}.toml, {name}: {', '.join(sorted(missing))} missing")
     if unknown := given.keys() - _REQUIRED - _OPTIONAL:
-        raise Misplaced(f"{room}.toml, {name}: no such key: {', '.join(sorted(unknown))}")
-    return Mutant(room=room, **given)
+        raise Misplaced(f"{group}.toml, {name}: no such key: {', '.join(sorted(unknown))}")
+    return Mutant(group=group, **given)
 
 
 def misplaced(mutants: list[Mutant], root: Path) -> list[str]:

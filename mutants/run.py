@@ -70,8 +70,8 @@ def main() -> int:
             console.print(problem, markup=False)
         return 1
     if options.check:
-        rooms = Counter(mutant.room for mutant in mutants)
-        console.print(f"{len(mutants)} mutants fit: " + ", ".join(f"{room} {n}" for room, n in rooms.items()))
+        groups = Counter(mutant.group for mutant in mutants)
+        console.print(f"{len(mutants)} mutants fit: " + ", ".join(f"{group} {n}" for group, n in groups.items()))
         return 0
     chosen = _chosen(mutants, options)
     if not chosen:
@@ -84,7 +84,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run mutants", description="Break the code; each break turns a test red.")
-    parser.add_argument("names", nargs="*", help="mutants or rooms; all if none is named")
+    parser.add_argument("names", nargs="*", help="mutants or groups; all if none is named")
     parser.add_argument("--check", action="store_true", help="only check that old texts and tests exist")
     parser.add_argument("--changed", action="store_true", help="only mutants of files that differ from --base")
     parser.add_argument("--base", default="HEAD~", help="the commit that --changed compares with (%(default)s)")
@@ -93,10 +93,10 @@ def _options() -> argparse.Namespace:
 
 def _chosen(mutants: Sequence[Mutant], options: argparse.Namespace) -> list[Mutant]:
     """Return the mutants to run, by test file: those without servers first, so that a mistake shows early."""
-    known = {mutant.name for mutant in mutants} | {mutant.room for mutant in mutants}
+    known = {mutant.name for mutant in mutants} | {mutant.group for mutant in mutants}
     if unknown := sorted(set(options.names) - known):
-        raise SystemExit(f"no mutant and no room: {', '.join(unknown)}")
-    chosen = [mutant for mutant in mutants if not options.names or {mutant.name, mutant.room} & set(options.names)]
+        raise SystemExit(f"no mutant and no group: {', '.join(unknown)}")
+    chosen = [mutant for mutant in mutants if not options.names or {mutant.name, mutant.group} & set(options.names)]
     if options.changed:
         command = ["git", "diff", "--name-only", options.base]
         changed = set(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n"))

@@ -31,7 +31,7 @@ def main() -> int:
         type=Via,
         choices=list(Via),
         default=Via.TABLE,
-        help="the source of the tail: a table, or messages in the log",
+        help="the source of the tail: a table, or messages in the WAL",
     )
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 3), help="brokers")
     parser.add_argument("--log", type=Path, help="write the tails' log to this file")

@@ -19,12 +19,12 @@ from tests.servers import kafka_options
 from thresher.core.throwaway import sweep
 from thresher.devstack.shared import running_stack
 from thresher.devstack.stack import Stack
-from thresher.spark.bell import Bell
 from thresher.spark.driver.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 from thresher.spark.session.session import Session, _only_one, open_session
 from thresher.spark.session.settings import SparkOptions
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 pytest_plugins = ["thresher.devstack.fixtures"]
 
@@ -97,12 +97,12 @@ Engines = Callable[..., AbstractContextManager[Engine]]
 def spark() -> Iterator[Session]:
     """One local Spark for the whole run."""
     options = SparkOptions(master=f"local[{SLOTS}]", preload=PRELOADED)
-    session = open_session(options, name="tests", shards=4, abort=Bell())
+    session = open_session(options, name="tests", shards=4, abort=SignalSafeEvent())
     # To engines, the session now looks like one that the program itself has opened.
     _only_one.release()
     yield session
     _only_one.acquire()
-    session.close(Bell())
+    session.close(SignalSafeEvent())
 
 
 @pytest.fixture

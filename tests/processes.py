@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from thresher.spark.process import look
+from thresher.spark.process import find_process
 
 ROOT = Path(__file__).parents[1]
 # The import path for programs that tests start: the source beside the tests, which may be the copy of a mutant.
@@ -18,7 +18,7 @@ PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
 def alive(pid: int) -> bool:
     """Whether the process runs; a zombie process does not."""
-    return look(pid) is not None
+    return find_process(pid) is not None
 
 
 def is_stopped(pid: int) -> bool:

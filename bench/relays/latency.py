@@ -16,7 +16,7 @@ import psycopg
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
 from bench.measuring.apart import Line, running
-from bench.measuring.pulse import feeling
+from bench.measuring.cpu_stalls import measuring_stalls
 from bench.relays.place import COLUMNS, KEYS, PARTITIONS, PATIENCE_SECONDS, VALUE_BYTES, Place
 from thresher.db.postgres.arrays import bigint_array
 from thresher.db.postgres.cursor import BigintArray, OwnCursor
@@ -49,7 +49,7 @@ def latencies(place: Place, side: Side, seconds: float, up: Callable[[str], None
         running(write, bare, topic, 0, [(0.0, "first")]) as first,
         running(write, bare, topic, 1, rows) as writer,
         side(topic),
-        feeling() as pulse,
+        measuring_stalls() as cpu_stalls,
     ):
         first.send("go")
         first.recv()
@@ -64,7 +64,7 @@ def latencies(place: Place, side: Side, seconds: float, up: Callable[[str], None
     counted = {mark: at for mark, at in committed.items() if at - start >= WARM_SECONDS * 1e9}
     window = int(2 * statistics.median(arrived[mark] - at for mark, at in counted.items()))
     return [
-        Way((arrived[mark] - at) / 1e6, pulse.stalled(at, at + window) if pulse.known else None)
+        Way((arrived[mark] - at) / 1e6, cpu_stalls.stalled(at, at + window) if cpu_stalls.known else None)
         for mark, at in counted.items()
     ]
 

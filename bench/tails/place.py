@@ -27,7 +27,7 @@ _FREE_SECONDS = 20.0
 
 @contextmanager
 def slot(place: Place, via: Via) -> Iterator[str]:
-    """Create a slot while the context lasts: the log is kept from here on. It is the server's only slot."""
+    """Create a slot while the context lasts: the WAL is kept from here on. It is the server's only slot."""
     name = f"bench_{secrets.token_hex(4)}"
     table = TableName(table=OUTBOX.table, schema="public")
     source = TableSource(table=table) if via == "table" else LogSource(outbox=OUTBOX)

@@ -29,7 +29,7 @@ _TOPIC, _ROLE, _PASSWORD = "orders", "relay", "rye"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class ServiceSnapshot:
     """A row of the table: an event, and its effects on log, pages and exit code. An empty cell is not checked."""
 
     happens: str
@@ -40,13 +40,13 @@ class Moment:
     exit_code: str
 
 
-def table() -> list[Moment]:
+def table() -> list[ServiceSnapshot]:
     lines = iter(_PAGE.read_text().partition(_HEADING)[2].splitlines())
     rows = [line for line in lines if line.startswith("|")][2:]
     ends = next(place for place, line in enumerate([*rows, ""]) if line.count("|") != 7)
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows[:ends]]
     return [
-        Moment(
+        ServiceSnapshot(
             happens=happens,
             log=quoted(log),
             ready=ready,
@@ -87,21 +87,21 @@ class Seen:
         assert found, "the log does not name the status page yet"
         return Scraper(found[1])
 
-    def shows(self, moment: Moment) -> list[str]:
+    def shows(self, snapshot: ServiceSnapshot) -> list[str]:
         """Return the effects of a moment that are not seen yet."""
-        missing = [f"log: {text}" for text in moment.log if text not in self.log]
-        if moment.exit_code:
+        missing = [f"log: {text}" for text in snapshot.log if text not in self.log]
+        if snapshot.exit_code:
             return missing if self.process.poll() is not None else [*missing, "it has not ended"]
-        if moment.ready:
+        if snapshot.ready:
             pages = self.pages()
             code, answer = pages.probe("/readyz")
-            reasons = quoted(moment.ready)
-            if str(code) != moment.ready[:3] or (reasons and answer["reason"] not in reasons):
+            reasons = quoted(snapshot.ready)
+            if str(code) != snapshot.ready[:3] or (reasons and answer["reason"] not in reasons):
                 missing.append(f"/readyz: {code} {answer}")
             status = json.loads(pages.get("/status")[1])
             metrics = {name: value for (name, _), value in pages.samples().items()}
-            missing += [f"/status: {each}, not {status}" for each in moment.status if not says(status, each)]
-            for each in moment.metrics:
+            missing += [f"/status: {each}, not {status}" for each in snapshot.status if not says(status, each)]
+            for each in snapshot.metrics:
                 name, wanted = each.split()
                 if metrics.get(name) != float(wanted):
                     missing.append(f"/metrics: {each}, not {metrics.get(name)}")
@@ -205,19 +205,19 @@ def day() -> Iterator[Day]:
 @pytest.mark.timeout(900)
 def test_every_moment_of_the_operators_day_matches_its_page(day: Day) -> None:
     moments = table()
-    assert [moment.happens for moment in moments] == list(day.moments)
-    for moment in moments:
-        seen = day.moments[moment.happens]()
+    assert [snapshot.happens for snapshot in moments] == list(day.moments)
+    for snapshot in moments:
+        seen = day.moments[snapshot.happens]()
         missing: list[str] = []
 
-        def shown(moment: Moment = moment, seen: Seen = seen, missing: list[str] = missing) -> bool:
+        def shown(snapshot: ServiceSnapshot = snapshot, seen: Seen = seen, missing: list[str] = missing) -> bool:
             try:
-                missing[:] = seen.shows(moment)
+                missing[:] = seen.shows(snapshot)
             except (AssertionError, OSError) as error:
                 missing[:] = [str(error)]
             return not missing
 
-        eventually(shown, _PATIENCE_SECONDS, lambda m=moment, s=seen, w=missing: f"{m.happens}: {w}\n{s.log}")  # type: ignore[misc]
-        if moment.exit_code:
-            assert seen.process.wait() == int(moment.exit_code), seen.log
+        eventually(shown, _PATIENCE_SECONDS, lambda m=snapshot, s=seen, w=missing: f"{m.happens}: {w}\n{s.log}")  # type: ignore[misc]
+        if snapshot.exit_code:
+            assert seen.process.wait() == int(snapshot.exit_code), seen.log
         seen.forget()

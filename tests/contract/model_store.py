@@ -119,7 +119,7 @@ class ModelReader:
         rows = sorted(row for row in every if after < row[0] <= upto)
         whole = len(rows) < wanted.rows
         window = _batch(rows[: wanted.rows])
-        for name, age in (("age", 2), ("horizon_age", 1)):
+        for name, age in (("age", 2), ("oldest_age", 1)):
             window = window.append_column(name, pa.array([age] * window.num_rows, pa.int32()))
         return window, whole
 

@@ -677,8 +677,8 @@ def test_a_read_by_id_skips_no_earlier_row(place: Place, session: StoreSession, 
 
 def older(window: pa.RecordBatch) -> list[bool]:
     """Tell which rows were written by a transaction older than the given one."""
-    ages, horizons = (window.column(name).to_pylist() for name in ("age", "horizon_age"))
-    return [age > horizon for age, horizon in zip(ages, horizons, strict=True)]
+    ages, oldest_ages = (window.column(name).to_pylist() for name in ("age", "oldest_age"))
+    return [age > oldest for age, oldest in zip(ages, oldest_ages, strict=True)]
 
 
 def test_a_window_has_its_ids_in_order(place: Place, reader: PendingReader) -> None:

@@ -11,7 +11,7 @@ from tests.faults.scene import END_SECONDS
 from tests.processes import eventually
 from tests.relay.subject import RelaySubject
 from thresher.delivery.crash_points import CrashPoint
-from thresher.kafka.admin import look
+from thresher.kafka.admin import cluster_at
 from thresher.relay.settings import Delivery
 
 # Each crash point is hit once by the death of a worker, and once by that of the driver or its JVM.
@@ -96,7 +96,7 @@ def servers(run: CrashRun[RelaySubject]) -> None:
     run.stack.postgres.start()
     moves(run)
     run.stack.kafka.nodes[1].kill()
-    eventually(lambda: look(run.stack.kafka.bootstrap) is None, 60)
+    eventually(lambda: cluster_at(run.stack.kafka.bootstrap) is None, 60)
     time.sleep(1.0)
     run.stack.kafka.start_node(1)
     moves(run)

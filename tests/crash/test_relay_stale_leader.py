@@ -37,10 +37,10 @@ from thresher.kafka.committed_tail import TailUnread
 from thresher.kafka.producer_problem import ProducerProblem
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.relay.protocol.progress import OutboxProgress, Progress
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import ShardAssignment
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
-from thresher.spark.bell import Bell
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
 logger = logging.getLogger(__name__)
@@ -52,15 +52,21 @@ _COORDINATING = "__transaction_state"
 
 
 @contextmanager
-def attempt(mandate: Mandate, bootstrap: str) -> Iterator[Handlers]:
+def attempt(assignment: ShardAssignment, bootstrap: str) -> Iterator[Handlers]:
     """Yield one attempt at the shard, without Spark."""
-    settings = replace(mandate.settings, kafka={"bootstrap.servers": bootstrap})
-    mandate = replace(mandate, settings=settings)
+    settings = replace(assignment.settings, kafka={"bootstrap.servers": bootstrap})
+    assignment = replace(assignment, settings=settings)
     with ExitStack() as resources:
         shard = Shard(
-            pipeline=settings.name, index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
+            pipeline=settings.name,
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=resources,
         )
-        yield Attempt(shard, mandate, read_ahead_of(shard, mandate)).handlers(iter(()))
+        yield Attempt(shard, assignment, read_ahead_of(shard, assignment)).handlers(iter(()))
 
 
 def recovered(handlers: Handlers, book: OutboxProgress) -> list[Progress]:
@@ -71,7 +77,7 @@ def recovered(handlers: Handlers, book: OutboxProgress) -> list[Progress]:
     book.opened(control)
     if not handlers[WriteClaim](WriteClaim()):
         raise TailUnread("the claim is not certain")
-    assert handlers[ReadHolder](ReadHolder()) == Holder(lane=0, ours=True)
+    assert handlers[ReadHolder](ReadHolder()) == Holder(id_index=0, ours=True)
     return list(handlers[ReadProgress](ReadProgress()))
 
 
@@ -94,7 +100,7 @@ def coordinated_by(cluster: CutOffCluster, name: str) -> int:
     return cluster.leader(_COORDINATING, OTHERS[0], abs(signed) % 4)
 
 
-def placed(cluster: CutOffCluster) -> Mandate:
+def placed(cluster: CutOffCluster) -> ShardAssignment:
     """Take over as a relay whose progress partition the first node leads, and whose coordinator is another node."""
     stack = cluster.stack
     at = Place(stack, stack.postgres.create_database("stale"), "stale-")
@@ -124,20 +130,20 @@ def test_progress_read_from_a_stale_leader_is_never_trusted(monkeypatch: pytest.
     monkeypatch.setattr(transactional, "TransactionTimeouts", partial(TransactionTimeouts.within, 4.0))
     monkeypatch.setattr(committed_tail, "_REQUEST_SECONDS", 4.0)
     with cut_off_cluster() as cluster:
-        mandate = placed(cluster)
-        topic = progress_topic(mandate.settings.name)
+        assignment = placed(cluster)
+        topic = progress_topic(assignment.settings.name)
         good, doubtful = cluster.bootstrap(*OTHERS), cluster.bootstrap(STALE, *OTHERS)
-        book = OutboxProgress(outbox_id=mandate.outbox_id, term=mandate.term, shard=0)
-        with attempt(mandate, good) as handlers:
+        book = OutboxProgress(outbox_id=assignment.outbox_id, term=assignment.term, shard=0)
+        with attempt(assignment, good) as handlers:
             published(handlers, book)
         outcomes: Counter[str] = Counter()
         with cluster.cut():
             eventually(lambda: all(cluster.leader(topic, node) in OTHERS for node in OTHERS), MOVED_SECONDS)
             assert cluster.leader(topic, STALE) == STALE, "the cut-off node knows that it no longer leads"
             for _ in range(ROUNDS):
-                with attempt(mandate, good) as handlers:
+                with attempt(assignment, good) as handlers:
                     number = published(handlers, book)
-                with attempt(mandate, doubtful) as handlers:
+                with attempt(assignment, doubtful) as handlers:
                     try:
                         records = recovered(handlers, book)
                     except (TailUnread, ProducerProblem, Trouble):
@@ -149,5 +155,5 @@ def test_progress_read_from_a_stale_leader_is_never_trusted(monkeypatch: pytest.
         logger.info("%d rounds: %s", ROUNDS, dict(outcomes))
         assert outcomes["right"] > 0, outcomes
         eventually(lambda: cluster.leader(topic, STALE) in OTHERS, MOVED_SECONDS)
-        with attempt(mandate, doubtful) as handlers:
+        with attempt(assignment, doubtful) as handlers:
             assert [record.number for record in recovered(handlers, book)] == [number]

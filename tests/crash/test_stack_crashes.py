@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from tests.processes import alive, descendants, environment, eventually, open_directory
-from thresher.devstack.kept import KeptStack, Spec
+from thresher.devstack.named_stack import NamedStack, Spec
 from thresher.devstack.server import Server
 from thresher.devstack.stack import Stack
 
@@ -34,14 +34,14 @@ with Stack() as stack:
 INTERRUPTED = """
 import os, signal, sys, time
 from thresher.cli.app import main
-from thresher.devstack.kept import KeptStack
-wait_until_ready = KeptStack._wait_until_ready
+from thresher.devstack.named_stack import NamedStack
+wait_until_ready = NamedStack._wait_until_ready
 def interrupted(stack, host):
     while not stack.host_file.exists():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
     return wait_until_ready(stack, host)
-KeptStack._wait_until_ready = interrupted
+NamedStack._wait_until_ready = interrupted
 sys.argv = ["thresher", "stack", "up", "--name", "crash"]
 main()
 """
@@ -52,7 +52,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     directory = open_directory()
     monkeypatch.setenv("THRESHER_STATE", str(directory))
     yield directory
-    KeptStack("crash").down(discard=True)
+    NamedStack("crash").down(discard=True)
     shutil.rmtree(directory)
 
 
@@ -165,13 +165,13 @@ def test_concurrent_stack_commands_leave_one_stack_or_none(state: Path) -> None:
     assert told[0]["processes"] == told[1]["processes"]
     for poll in polls:
         poll.wait()
-    assert KeptStack("crash").endpoints() is not None
+    assert NamedStack("crash").endpoints() is not None
     up = subprocess.Popen([*command, "up", "--name", "crash"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     subprocess.run(
         [*command, "down", "--name", "crash", "--discard"], check=True, stdout=subprocess.DEVNULL, timeout=150
     )
     up.wait(150)
-    KeptStack("crash").down(discard=True)
+    NamedStack("crash").down(discard=True)
     eventually(lambda: not any(map(alive, told[0]["processes"].values())), GONE_SECONDS)
 
 
@@ -187,12 +187,12 @@ def test_an_interrupted_up_leaves_nothing_running(state: Path) -> None:
         eventually(ended, 150)
         assert up.returncode == 130
     assert everybody
-    assert not KeptStack("crash").running
+    assert not NamedStack("crash").running
     eventually(lambda: not any(map(alive, everybody)), GONE_SECONDS)
 
 
 def test_a_kept_stack_starts_after_crashes_with_its_data(state: Path) -> None:
-    stack = KeptStack("crash")
+    stack = NamedStack("crash")
     # The state after a crash during the first start: a partial data directory, a formatted node, and no complete files.
     directory = stack.directory
     (directory / "postgres" / "data.new").mkdir(parents=True)

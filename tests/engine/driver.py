@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.processes import command_line, descendants, environment, eventually
-from thresher.spark.process import Process, look
+from thresher.spark.process import Process, find_process
 
 PROGRAM = Path(__file__).with_name("program.py")
 FUNCTIONS = Path(__file__).with_name("functions.py")
@@ -74,7 +74,7 @@ class Driver:
         return self.until(running)
 
     def _note(self, *pids: int) -> None:
-        self.seen |= {found for pid in pids if (found := look(pid)) is not None}
+        self.seen |= {found for pid in pids if (found := find_process(pid)) is not None}
 
     def look(self) -> set[Process]:
         """Note the program's descendants."""

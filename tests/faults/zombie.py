@@ -12,7 +12,7 @@ from tests.faults import crash_hook
 from tests.faults.program import Program
 from tests.processes import descendants, eventually, is_java
 from thresher.delivery.crash_points import CrashPoint
-from thresher.spark.process import Process, look
+from thresher.spark.process import Process, find_process
 
 # Seen: 6 s until four programs have reached their crash points on an idle machine.
 ARRIVAL_SECONDS = 200.0
@@ -84,7 +84,7 @@ class Zombie:
 
 def _there(pids: Iterable[int]) -> list[Process]:
     """Return the running processes, each with its start time: an id alone may be reused meanwhile."""
-    return [process for process in map(look, pids) if process is not None]
+    return [process for process in map(find_process, pids) if process is not None]
 
 
 def _signal(processes: Iterable[Process], number: signal.Signals) -> None:

@@ -55,7 +55,7 @@ def test_bad_records_become_dead_while_others_are_applied(orders: CapturedOrders
         orders.await_rows({"a": 1, "b": 2, "c": 3})
         eventually(lambda: len(orders.dead()) == 2, PATIENCE_SECONDS)
         assert dict(orders.dead()) == {b"bad": "malformed", b"worse": "type"}
-        eventually(lambda: capture.ledger.total("dead") == 2, PATIENCE_SECONDS)
+        eventually(lambda: capture.process_counts.total("dead") == 2, PATIENCE_SECONDS)
 
 
 def test_partitions_that_are_added_are_captured_too(orders: CapturedOrders) -> None:
@@ -167,7 +167,7 @@ def test_reading_restarts_at_a_stored_offset_that_went_back(orders: CapturedOrde
             connection.execute("DELETE FROM orders WHERE id = 'o7'")
         orders.publish(("new", 1), partition=0)
         eventually(lambda: orders.stored().get(0) == 11, PATIENCE_SECONDS, lambda: str(orders.stored()))
-        eventually(lambda: capture.ledger.total("started_over") == 1, PATIENCE_SECONDS)
+        eventually(lambda: capture.process_counts.total("started_over") == 1, PATIENCE_SECONDS)
         assert orders.rows() == {f"o{number}": 1 for number in range(10)} | {"new": 1}
 
 
@@ -213,7 +213,7 @@ def test_status_and_metrics_show_the_topics(orders: CapturedOrders) -> None:
     with captured(orders) as capture:
         eventually(
             lambda: (
-                capture.ledger.total("captured") == 2
+                capture.process_counts.total("captured") == 2
                 and (found := capture.snapshot()) is not None
                 and found.shards[0].gauges.get("lag") == 0
             ),

@@ -11,10 +11,9 @@ import pytest
 
 from tests.capture.captured import PATIENCE_SECONDS, CapturedOrders
 from tests.processes import eventually
-from thresher.capture import log_starts
+from thresher.capture import start_offsets
 from thresher.capture.adopting import adopt
 from thresher.capture.applying import Applier
-from thresher.capture.log_starts import facts_of, starts_of
 from thresher.capture.positions import Part
 from thresher.capture.problem import (
     CaptureRefused,
@@ -29,6 +28,7 @@ from thresher.capture.publishing import EntityPublisher, Published
 from thresher.capture.reader import TopicsReader
 from thresher.capture.retrying import Outcome, retry
 from thresher.capture.rewinding import rewind
+from thresher.capture.start_offsets import facts_of, starts_of
 from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.targets import targets_of
 from thresher.core.errors import InvalidInput
@@ -455,7 +455,7 @@ def test_adopt_asks_again_where_a_topic_seems_too_short(
         found = dict(partition_ends(client, topic, partitions))
         return found | {0: answers.pop()} if answers else found
 
-    monkeypatch.setattr(log_starts, "partition_ends", ends)
+    monkeypatch.setattr(start_offsets, "partition_ends", ends)
     assert adopt(orders.settings) == []
 
 

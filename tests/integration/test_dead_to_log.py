@@ -1,4 +1,4 @@
-"""Dead rows are replayed into the log only where a tail reads them."""
+"""Dead rows are replayed into the WAL only where a tail reads them."""
 
 from collections.abc import Iterator
 
@@ -52,7 +52,7 @@ def tailed(log: Logged, outbox: str, mode: str = "tail") -> None:
 )
 def test_a_row_that_no_tail_would_read_stays_dead(log: Logged, reader: str, mode: str) -> None:
     tailed(log, reader, mode)
-    with pytest.raises(InvalidInput, match="not read from the log"):
+    with pytest.raises(InvalidInput, match="not read from the WAL"):
         replay(log)
     assert dead(log) == 2
 
@@ -73,7 +73,7 @@ def test_rows_stay_dead_without_a_slot(log: Logged) -> None:
 
 def test_rows_without_control_rows_stay_dead(log: Logged) -> None:
     log.connection.execute("DROP TABLE thresher_relay")
-    with pytest.raises(InvalidInput, match="not read from the log"):
+    with pytest.raises(InvalidInput, match="not read from the WAL"):
         replay(log)
     assert dead(log) == 2
 

@@ -81,12 +81,12 @@ def test_a_harvest_leads_once_its_credentials_are_accepted(
         ):
             eventually(lambda: "mend the credentials" in str(election.trouble), RELAYED_SECONDS)
             # Its servers were reached: only the credentials keep the harvest from leading.
-            eventually(lambda: readiness(board.vitals()).reason == "election-waits", RELAYED_SECONDS)
-            assert not readiness(board.vitals()).good
+            eventually(lambda: readiness(board.process_health()).reason == "election-waits", RELAYED_SECONDS)
+            assert not readiness(board.process_health()).good
             assert "mend the credentials" in board.picture()["waiting_for"]
             set_password(stack, USER, "rotated")
             place.read(1)
-            eventually(lambda: readiness(board.vitals()).good, RELAYED_SECONDS)
+            eventually(lambda: readiness(board.process_health()).good, RELAYED_SECONDS)
     finally:
         set_password(stack, USER, "alice-secret")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thresher.core.places import PlaceUnusable
+from thresher.core.directories import PlaceUnusable
 from thresher.devstack import jars
 from thresher.devstack.problem import JarMismatch, StackProblem
 

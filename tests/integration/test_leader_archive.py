@@ -20,10 +20,10 @@ from thresher.outbox import Message
 from thresher.relay.report.metrics import ARCHIVE_FAMILIES, readings
 from thresher.relay.settings import Settling
 from thresher.service.health import Role
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.spark.session.session import Session
 
-NOTHING = Moment(name="n", role=Role.LEADING, ready=True, shards=(), counts={}, driver={})
+NOTHING = ServiceSnapshot(name="n", role=Role.LEADING, ready=True, shards=(), counts={}, driver={})
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Outboxes that no relay polls: messages in the log alone, and rows that are deleted as soon as they are written."""
+"""Outboxes that no relay polls: messages in the WAL alone, and rows that are deleted as soon as they are written."""
 
 import re
 from collections.abc import Iterator

@@ -72,7 +72,7 @@ def test_interleaved_transactions_are_read_in_commit_order(log: Logged, dsn: str
         assert topics(chunks) == ["short-1", "short-2", "long-1", "long-2", "short-3"]
         positions = [position for chunk in chunks for position in chunk.positions]
         assert positions == sorted(set(positions))
-        # The changes themselves are in another order in the log.
+        # The changes themselves are in another order in the WAL.
         assert positions[2].change < positions[1].change
         times = [moment for chunk in chunks for moment in chunk.commit_times]
         assert times == sorted(times)
@@ -106,7 +106,7 @@ def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
         chunks = [first, *read_rows(stream, 100_000 - len(first.rows))]
         assert len(stream._queue._parts) < 20
         positions = [position for chunk in chunks for position in chunk.positions]
-        # COPY's rows share positions in the log.
+        # COPY's rows share positions in the WAL.
         assert len({position.change for position in positions}) < 10_000
         assert len(set(positions)) == 100_000
         assert positions == sorted(positions)
@@ -331,7 +331,7 @@ def test_a_server_that_restarts_ends_the_stream_and_loses_nothing(server: Postgr
             read_rows(stream, 1)
             log.connection.close()
             began = time.monotonic()
-            # A regular shutdown waits until readers have received the log, and not until they have confirmed it.
+            # A regular shutdown waits until readers have received the WAL, and not until they have confirmed it.
             server.server.stop()
             assert time.monotonic() - began < 30
             with pytest.raises(DatabaseLost):

@@ -14,7 +14,7 @@ from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue import QueueService
 from thresher.queue.clients import KafkaClients
-from thresher.queue.hand_off.placing import Placing
+from thresher.queue.hand_off.starting_offsets import StartingOffsets
 from thresher.queue.queue import group_of
 from thresher.queue.shared_producer import SharedProducer
 
@@ -71,9 +71,9 @@ def test_an_uncommitted_first_offset_is_not_noted(topics: QueueTopics) -> None:
 
     producer = SharedProducer("notes", lambda: Producer(dict(topics.eyes)))
     try:
-        placing = Placing(b"q", group_of(b"q"), topics.config, producer)
+        starting_offsets = StartingOffsets(b"q", group_of(b"q"), topics.config, producer)
         with pytest.raises(BrokerLost, match="no answer"):
-            placing.begin([0, 1], commit)
+            starting_offsets.begin([0, 1], commit)
     finally:
         producer.close(SOON_SECONDS)
     notes = topics.contents(topics.config.queues_topic)

@@ -117,7 +117,7 @@ def test_credentials_accepted_later_are_not_reported_as_refused(stack: Stack, mo
     with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=listener.advertised_ports[0]) as proxy:
         admin = Admin(proxy.address)
         admin._errors.append(KafkaError(KafkaError._AUTHENTICATION, "refused, some hours ago"))
-        admin.greet()
+        admin.require_answer()
     with pytest.raises(KafkaException) as raised:
-        admin.greet()
+        admin.require_answer()
     assert raised.value.args[0].code() != KafkaError._AUTHENTICATION

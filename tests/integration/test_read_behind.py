@@ -1,6 +1,6 @@
 """The safety rule of windows, with transactions of a real server: savepoints, late commits, prepared transactions.
 
-Transactions run at random, from a seed. At a random moment the horizon is taken, and then the transactions go on. Every
+Transactions run at random, from a seed. At a random moment the oldest transaction is read, and then they go on. Every
 row that the rule lets through must have been committed at that moment. One thread does it all, so the order is known.
 """
 
@@ -21,7 +21,7 @@ from thresher.db.postgres.store import PostgresStore
 from thresher.db.shape import BUCKETS, Shape
 from thresher.devstack.postgres import Postgres
 from thresher.outbox import create_schema
-from thresher.relay.reading.scan_plan import HIGHEST, LOWEST, Horizon, RowBehind, may_read_behind
+from thresher.relay.reading.scan_plan import HIGHEST, LOWEST, OldestTransaction, RowBehind, may_read_behind
 
 WRITERS, STEPS, ROUNDS = 4, 40, 50
 OUTBOX = TableName(table="outbox")
@@ -141,20 +141,20 @@ class Course:
         writer.parts = [[]]
 
 
-def readable(reader: PendingReader, horizon: str) -> tuple[set[int], set[int]]:
+def readable(reader: PendingReader, oldest_transaction: str) -> tuple[set[int], set[int]]:
     """Return all visible rows, and the rows that the rule lets through."""
-    window, whole = reader.window(WANTED, after=LOWEST, upto=HIGHEST, oldest_transaction=horizon)
+    window, whole = reader.window(WANTED, after=LOWEST, upto=HIGHEST, oldest_transaction=oldest_transaction)
     assert whole
-    ids, ages, horizons = (window.column(name).to_pylist() for name in ("id", "age", "horizon_age"))
+    ids, ages, oldest_ages = (window.column(name).to_pylist() for name in ("id", "age", "oldest_age"))
     return set(ids), {
         id_
-        for id_, age, at in zip(ids, ages, horizons, strict=True)
-        if may_read_behind(RowBehind(age=age, generation=0), Horizon(age=at, generation=0))
+        for id_, age, at in zip(ids, ages, oldest_ages, strict=True)
+        if may_read_behind(RowBehind(age=age, generation=0), OldestTransaction(age=at, generation=0))
     }
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_that_pass_the_horizon_were_committed_before_it(server: Postgres, seed: int) -> None:
+def test_rows_older_than_the_oldest_transaction_were_committed(server: Postgres, seed: int) -> None:
     dsn = server.create_database(f"course_{seed}")
     with psycopg.connect(dsn) as connection:
         create_schema(connection, OUTBOX)
@@ -167,19 +167,19 @@ def test_rows_that_pass_the_horizon_were_committed_before_it(server: Postgres, s
     with contextlib.closing(course), contextlib.closing(store.pending_reader("tests", since=since)) as reader:
         for _ in range(ROUNDS):
             course.go(course.chance.randrange(STEPS))
-            horizon = reader.oldest_transaction()
-            assert horizon is not None
+            oldest = reader.oldest_transaction()
+            assert oldest is not None
             committed = set(course.committed)
             course.go(course.chance.randrange(STEPS))
-            there, may = readable(reader, horizon)
+            there, may = readable(reader, oldest)
             assert there == course.committed
-            assert may <= committed, f"not committed at the horizon: {sorted(may - committed)}"
+            assert may <= committed, f"not committed by then: {sorted(may - committed)}"
             allowed, refused = allowed + len(may), refused + len(there - may)
         # Without open transactions the rule lets every row through.
         course.end()
-        horizon = reader.oldest_transaction()
-        assert horizon is not None
-        assert readable(reader, horizon) == (course.committed, course.committed)
+        oldest = reader.oldest_transaction()
+        assert oldest is not None
+        assert readable(reader, oldest) == (course.committed, course.committed)
     # Otherwise the test has shown nothing.
     assert course.done == {"rolled back to a savepoint", "savepoint committed", "prepared committed"}
     assert min(allowed, refused) > 100, (allowed, refused)

@@ -24,7 +24,7 @@ from thresher.outbox import Message
 from thresher.relay.names import buckets_of
 from thresher.relay.protocol.progress import Progress
 from thresher.relay.reading.marking import Marking
-from thresher.relay.settings import Delivery, Mandate, Settling
+from thresher.relay.settings import Delivery, Settling, ShardAssignment
 from thresher.relay.settle import Settlement
 from thresher.relay.store import store_of
 
@@ -40,20 +40,20 @@ def place(stack: Stack, dsn: str, topic_prefix: str) -> Place:
 
 
 @pytest.fixture
-def mandate(place: Place) -> Mandate:
+def assignment(place: Place) -> ShardAssignment:
     return taken_over(place.settings(delivery=Delivery.AT_LEAST_ONCE))
 
 
-def superseded(mandate: Mandate) -> Mandate:
-    return replace(mandate, term=str(uuid.uuid4()))
+def superseded(assignment: ShardAssignment) -> ShardAssignment:
+    return replace(assignment, term=str(uuid.uuid4()))
 
 
 @contextlib.contextmanager
-def marker(place: Place, mandate: Mandate, leader: uuid.UUID) -> Iterator[Marking]:
+def marker(place: Place, assignment: ShardAssignment, leader: uuid.UUID) -> Iterator[Marking]:
     with psycopg.connect(place.dsn) as connection:
-        since = incarnation(connection, mandate.settings.outbox).since
+        since = incarnation(connection, assignment.settings.outbox).since
     with contextlib.closing(
-        Marking(mandate, "tests", buckets_of(0, 1), since, leader=lambda _: leader, hot=lambda: ())
+        Marking(assignment, "tests", buckets_of(0, 1), since, leader=lambda _: leader, hot=lambda: ())
     ) as marking:
         yield marking
 
@@ -73,17 +73,17 @@ def all_sent(place: Place) -> Progress:
     return recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
 
 
-def test_a_superseded_leader_marks_purges_and_resets_nothing(place: Place, mandate: Mandate) -> None:
-    late = superseded(mandate)
+def test_a_superseded_leader_marks_purges_and_resets_nothing(place: Place, assignment: ShardAssignment) -> None:
+    late = superseded(assignment)
     with marker(place, late, OTHERS) as marking, pytest.raises(Superseded):
         read(marking)
     assert marked(place) == {None: ROWS}
-    with marker(place, mandate, MINE) as marking:
+    with marker(place, assignment, MINE) as marking:
         ids = read(marking)
     assert len(ids) == ROWS
     with contextlib.closing(store_of(place.settings()).session("tests")) as session:
-        name = mandate.settings.name
-        marks = session.marks(name, mandate.term)
+        name = assignment.settings.name
+        marks = session.marks(name, assignment.term)
         assert session.marks(name, late.term).reset(ids, MINE) == 0
         assert marks.reset(ids, OTHERS) == 0
         settlement = Settlement(session.settlement)
@@ -98,9 +98,9 @@ def test_a_superseded_leader_marks_purges_and_resets_nothing(place: Place, manda
         assert settlement.execute(sent, mark=MINE) == ROWS - 5
 
 
-def test_rows_marked_by_another_attempt_are_not_marked_again(place: Place, mandate: Mandate) -> None:
+def test_rows_marked_by_another_attempt_are_not_marked_again(place: Place, assignment: ShardAssignment) -> None:
     # The other attempt was replaced and does not know it yet: it has the same term.
-    with marker(place, mandate, MINE) as mine, marker(place, mandate, OTHERS) as others:
+    with marker(place, assignment, MINE) as mine, marker(place, assignment, OTHERS) as others:
         ids = read(mine)
         assert read(mine, tuple(ids)) == []
         assert len(read(others)) == ROWS

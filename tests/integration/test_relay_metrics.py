@@ -20,7 +20,7 @@ from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox import Message
 from thresher.relay.report.metrics import ARCHIVE_FAMILIES, FAMILIES
 from thresher.service.health import Role
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.spark.problem import EngineProblem
 from thresher.spark.session.session import Session
 
@@ -164,10 +164,10 @@ def test_counters_and_probes_survive_a_killed_shard_and_lost_database(at: Place,
 
 
 def test_counters_continue_in_a_processs_second_leadership(at: Place) -> None:
-    ledger = Ledger()
+    process_counts = ProcessCounts()
 
     def leading() -> Relaying:
-        return Relaying(at.settings(producer_factory=PRODUCER), ledger=ledger, policy=POLICY)
+        return Relaying(at.settings(producer_factory=PRODUCER), process_counts=process_counts, policy=POLICY)
 
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value="v") for n in range(20)))
     with leading() as first, shown(first.relay) as page:
@@ -210,7 +210,7 @@ def test_a_relay_whose_watch_breaks_ends(at: Place, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr("thresher.relay.leader.watch.RelayWatch._asking", broken)
         error = relaying.ended()
     assert (type(error), "watch broke" in str(error)) == (EngineProblem, True)
-    assert relaying.relay.ledger.driver()["errors.unexpected"] == 1
+    assert relaying.relay.process_counts.driver()["errors.unexpected"] == 1
 
 
 def test_the_session_for_scrapes_ends_with_its_term(at: Place) -> None:

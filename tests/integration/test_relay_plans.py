@@ -130,7 +130,7 @@ def test_marked_rows_are_looked_up_by_a_hash(session: psycopg.Connection[Any]) -
 @pytest.mark.parametrize("shards", [1, 2, 8, 64])
 def test_a_window_is_read_by_bitmap_without_other_shards_rows(session: psycopg.Connection[Any], shards: int) -> None:
     as_the_arrow_session(session)
-    parameters = {**WANTED, "buckets": BUCKETS[::shards], "horizon": "700"}
+    parameters = {**WANTED, "buckets": BUCKETS[::shards], "oldest_transaction": "700"}
     for in_flight in ([], list(range(10_000))):
         for last, upto in ((0, 500), (5_000, 15_000), (19_000, 1_000_000)):
             for query in (window_query(OUTBOX), window_query(OUTBOX, counted=True)):

@@ -73,7 +73,7 @@ def test_foreign_progress_records_neither_end_relays_nor_remove_rows(at: Place) 
     write(at, b"a row of somebody else", forged)
     write(at, forged, seal=guessed.headers)
     # Claims without a valid seal do not count: no attempt waits for their writers.
-    claim = Claim(lane=1, claimant="theirs").encoded()
+    claim = Claim(id_index=1, claimant="theirs").encoded()
     write(at, b"", key=claim)
     write(at, b"", key=claim, seal=guessed.headers)
     with at.relaying(shards=1) as relaying:

@@ -35,7 +35,7 @@ def watch(at: Place) -> Iterator[RelayWatch]:
 
 def look(watch: RelayWatch) -> None:
     """Run every look once."""
-    for each in watch.looks:
+    for each in watch.checks:
         each.run()
 
 
@@ -135,7 +135,7 @@ def test_a_difference_from_the_start_is_no_alarm(at: Place) -> None:
 
 def test_every_assumption_is_checked_within_a_minute(watch: RelayWatch) -> None:
     # A broken guarantee is noticed within one interval and the look itself. Only old progress may wait longer.
-    assert all(each.every_seconds <= 30 for each in watch.looks if each.at != "progress")
+    assert all(each.every_seconds <= 30 for each in watch.checks if each.at != "progress")
 
 
 def test_a_relay_reports_changes_and_ends_on_breaking_ones(

@@ -47,7 +47,7 @@ def numbers(workload: NumbersWorkload) -> int:
 
 def all_count(service: Service) -> bool:
     """Tell whether the driver knows a count of every shard."""
-    counts = service.ledger.shards().values()
+    counts = service.process_counts.shards().values()
     return len(counts) == service.workload.shards and all(each.get("counted") for each in counts)
 
 
@@ -96,7 +96,7 @@ def test_a_second_workload_leads_reports_and_stops(workload: NumbersWorkload) ->
         assert {key: value for key, value in counters(samples).items() if after[key] < value} == {}
         assert after["thresher_fences_total", (("by", "election"),)] == 1
     assert service.wait() is State.STOPPED
-    assert numbers(workload) >= service.ledger.total("counted") > 0
+    assert numbers(workload) >= service.process_counts.total("counted") > 0
     acquired, fenced, again, revoked = (each for each in events if not isinstance(each, MeterRead))
     assert isinstance(acquired, LeaderAcquired)
     assert isinstance(again, LeaderAcquired)
@@ -106,12 +106,12 @@ def test_a_second_workload_leads_reports_and_stops(workload: NumbersWorkload) ->
 def test_without_an_election_the_newest_leads(workload: NumbersWorkload) -> None:
     older, newer = (Service(workload, election=Unopposed, alone=True) for _ in range(2))
     older.start()
-    eventually(lambda: older.ledger.total("counted"), COUNTED_SECONDS)
+    eventually(lambda: older.process_counts.total("counted"), COUNTED_SECONDS)
     with newer:
         with pytest.raises(Superseded):
             older.wait(COUNTED_SECONDS)
-        eventually(lambda: newer.ledger.total("counted"), COUNTED_SECONDS)
-    assert older.ledger.driver()["fences.term"] == 1
+        eventually(lambda: newer.process_counts.total("counted"), COUNTED_SECONDS)
+    assert older.process_counts.driver()["fences.term"] == 1
     numbers(workload)
 
 

@@ -23,7 +23,7 @@ from thresher.db.problem import DatabaseLost
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import AwaitSettled
 from thresher.delivery.fate import SENT, Dead, Kind
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.shard.meter import Meter
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
@@ -31,10 +31,10 @@ from thresher.outbox.receipt import Receipt
 from thresher.publisher import Cleared, Dispatcher, DispatchRefused
 from thresher.publisher.dispatch_table import DispatchTable
 from thresher.relay.protocol.progress import Progress
-from thresher.relay.settings import Delivery, Dispatch, Mandate, Settling
+from thresher.relay.settings import Delivery, Dispatch, Settling, ShardAssignment
 from thresher.relay.shard.settling import SettleSteps
 from thresher.relay.store import store_of
-from thresher.spark.bell import Bell
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
 ROWS, THREADS = 3_000, 6
@@ -72,30 +72,30 @@ def values(place: Place, count: int) -> Counter[int]:
 # Without Spark
 
 
-def marked(place: Place, mandate: Mandate, **more: Any) -> list[int]:
+def marked(place: Place, assignment: ShardAssignment, **more: Any) -> list[int]:
     """Mark rows as a sweeper does, and return their ids."""
     bounds: dict[str, Any] = {"rows": 100, "rows_per_bucket": 100, "batch_bytes": 10**6, "largest_bytes": 10**6}
     wanted = Wanted(buckets=range(64), **{**bounds, "min_age_seconds": 0.0, **more})
-    with contextlib.closing(store_of(mandate.settings).session("tests")) as session:
-        return [row[0] for row in session.marks(mandate.settings.name, mandate.term).mark(wanted, MINE)]
+    with contextlib.closing(store_of(assignment.settings).session("tests")) as session:
+        return [row[0] for row in session.marks(assignment.settings.name, assignment.term).mark(wanted, MINE)]
 
 
 @pytest.mark.parametrize("by_id", [False, True])
 def test_a_sweeper_leaves_rows_that_a_dispatcher_has_locked(place: Place, by_id: bool) -> None:
-    mandate = taken_over(place.settings(**SWEEPS))
+    assignment = taken_over(place.settings(**SWEEPS))
     place.stash(*(message(place, number) for number in range(10)))
     ids = [id_ for (id_,) in place.sql("SELECT id FROM outbox ORDER BY id")]
     with ThreadPoolExecutor(1) as thread, psycopg.connect(place.dsn) as sending:
         sending.execute("SELECT FROM outbox WHERE id = ANY (%s) FOR NO KEY UPDATE", [ids[::2]])
         # The sweeper does not wait for the locked rows.
-        assert thread.submit(marked, place, mandate, by_id=by_id).result(30) == ids[1::2]
+        assert thread.submit(marked, place, assignment, by_id=by_id).result(30) == ids[1::2]
         sending.execute("UPDATE outbox SET dispatched_time = now() WHERE id = ANY (%s)", [ids[:5:2]])
-    assert marked(place, mandate, by_id=by_id) == ids[6::2]
+    assert marked(place, assignment, by_id=by_id) == ids[6::2]
 
 
 @pytest.mark.parametrize("by_id", [False, True])
 def test_a_row_stamped_meanwhile_is_not_marked(place: Place, by_id: bool) -> None:
-    mandate = taken_over(place.settings(delivery=Delivery.AT_LEAST_ONCE, settling=Settling.STAMP))
+    assignment = taken_over(place.settings(delivery=Delivery.AT_LEAST_ONCE, settling=Settling.STAMP))
     place.stash(*(message(place, number) for number in range(10)))
     ids = [id_ for (id_,) in place.sql("SELECT id FROM outbox ORDER BY id")]
     waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tests' AND wait_event_type = 'Lock'"
@@ -103,7 +103,7 @@ def test_a_row_stamped_meanwhile_is_not_marked(place: Place, by_id: bool) -> Non
         with psycopg.connect(place.dsn) as stamping:
             stamping.execute("UPDATE outbox SET dispatched_time = now() WHERE id = ANY (%s)", [ids[::2]])
             # The marking statement has read the rows as pending, and waits for their locks.
-            marking = thread.submit(marked, place, mandate, by_id=by_id, min_age_seconds=None)
+            marking = thread.submit(marked, place, assignment, by_id=by_id, min_age_seconds=None)
             eventually(lambda: place.sql(waits) == [(1,)], 60)
         assert marking.result(60) == ids[1::2]
 
@@ -148,18 +148,24 @@ def test_another_relay_takes_over_after_sending_dispatchers(place: Place) -> Non
 class Settles:
     """The settling of one attempt at a shard, without Spark."""
 
-    def __init__(self, place: Place, mandate: Mandate, resources: ExitStack, mark: uuid.UUID | None) -> None:
+    def __init__(self, place: Place, assignment: ShardAssignment, resources: ExitStack, mark: uuid.UUID | None) -> None:
         self.events: list[tuple[str, Any]] = []
         shard = Shard(
-            pipeline="tests", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources,
+            pipeline="tests",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=resources,
             on_event=lambda name, fields: self.events.append((name, fields)),
-        )  # fmt: skip
-        session = resources.enter_context(contextlib.closing(store_of(mandate.settings).session("tests")))
+        )
+        session = resources.enter_context(contextlib.closing(store_of(assignment.settings).session("tests")))
         place.sql("UPDATE outbox SET leader_id = %s", mark)
         self._steps = SettleSteps(
-            mandate,
+            assignment,
             session,
-            ReadAhead(Ahead(most_rows=100)),
+            ReadAhead(ReadAheadLimits(most_rows=100)),
             None if mark is None else lambda _: mark,
             CrashPoints(None, 0),
             shard,
@@ -186,9 +192,9 @@ def test_a_row_stamped_by_the_application_is_no_fault(place: Place, mark: uuid.U
 def test_a_row_that_vanished_is_a_fault(place: Place, dispatch: Dispatch) -> None:
     place.stash(*(message(place, number) for number in range(6)))
     sent = recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
-    mandate = taken_over(place.settings(**{**SWEEPS, "dispatch": dispatch}))
+    assignment = taken_over(place.settings(**{**SWEEPS, "dispatch": dispatch}))
     with ExitStack() as resources:
-        settles = Settles(place, mandate, resources, MINE)
+        settles = Settles(place, assignment, resources, MINE)
         place.sql("UPDATE outbox SET dispatched_time = now() WHERE id % 2 = 0")
         place.sql("DELETE FROM outbox WHERE id = (SELECT max(id) FROM outbox)")
         gone = 1 if dispatch is Dispatch.IMMEDIATE else 3

@@ -1,4 +1,4 @@
-"""Rows that the log does not hold are neither treated as published nor deleted, and the tail reports them."""
+"""Rows that the WAL does not hold are neither treated as published nor deleted, and the tail reports them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -172,7 +172,7 @@ def test_rows_from_before_the_slot_prevent_leaving(place: Places) -> None:
     at.drop_slot()
     stash(at, "before")
     at.create_slot()
-    # Rows that were written after the slot was made are in its log.
+    # Rows that were written after the slot was made are in its WAL.
     stash(at, "1")
     with at.tailing() as tailing:
         assert values(at.read(1)) == [b"1"]

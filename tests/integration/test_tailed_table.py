@@ -1,4 +1,4 @@
-"""Deleting published rows from a table that a tail reads from the log."""
+"""Deleting published rows from a table that a tail reads from the WAL."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A tail publishes the committed rows of an outbox from the log: each row once, in commit order."""
+"""A tail publishes the committed rows of an outbox from the WAL: each row once, in commit order."""
 
 import os
 import signal

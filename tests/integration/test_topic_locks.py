@@ -26,7 +26,7 @@ from thresher.kafka.partitioners import crc32_partition
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox import Message, Shape
 from thresher.relay.problem import OtherCoordination, OtherSplit
-from thresher.relay.settings import Mandate, Settings, Settling
+from thresher.relay.settings import Settings, Settling, ShardAssignment
 from thresher.relay.store import store_of
 from thresher.relay.topic_lock import turn
 from thresher.relay.topic_lock.backend import DbBackend
@@ -55,7 +55,7 @@ def require_order(records: Sequence[Record]) -> None:
         assert own == sorted(own), stream
 
 
-def joined(settings: Settings) -> Mandate:
+def joined(settings: Settings) -> ShardAssignment:
     """Join as a service does."""
     return tried_again(lambda: join(settings))
 
@@ -243,7 +243,7 @@ def test_processes_that_join_together_form_one_group(place: Places) -> None:
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda _: joined(at.locked_settings()), range(6)))
     ((term,),) = at.sql("SELECT term::text FROM thresher_relay WHERE settled_on IS NOT NULL")
-    assert {mandate.term for mandate in found} == {term}
+    assert {assignment.term for assignment in found} == {term}
 
 
 def test_a_founder_that_died_midway_is_replaced(place: Places) -> None:
@@ -575,13 +575,13 @@ def test_leader_and_topic_locks_refuse_each_other_while_one_runs(place: Places) 
         at.until_sent(backend)
         with pytest.raises(OtherCoordination, match="locks topics"):
             taken_over(at.settings())
-    mandate = taken_over(at.settings(shards=1))
-    with mandate_session(at, mandate.term), pytest.raises(OtherCoordination, match="has a leader"):
+    assignment = taken_over(at.settings(shards=1))
+    with assignment_session(at, assignment.term), pytest.raises(OtherCoordination, match="has a leader"):
         joined(at.locked_settings())
     joined(at.locked_settings())
 
 
-def mandate_session(at: LockedPlace, term: str) -> Any:
+def assignment_session(at: LockedPlace, term: str) -> Any:
     """Open a session as a leader of this term has one."""
     return closing(store_of(at.settings()).session(f"{sessions(at.settings().name, term)}/0"))
 

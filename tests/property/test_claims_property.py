@@ -1,6 +1,6 @@
-"""Claims to a shard's lanes against a model of the broker: an attempt that may write has read all earlier records.
+"""Claims to a shard's ids against a model of the broker: an attempt that may write has read all earlier records.
 
-Attempts take their steps in any order, are superseded and go on, and start over in place. A lane whose transaction
+Attempts take their steps in any order, are superseded and go on, and start over in place. An id whose transaction
 cannot end accepts neither an init nor a transaction until it heals. Its last owner may then go on with it, unless its
 epoch was raised. Each attempt writes the number after the last one that it read: a repeated number is a repeated row.
 """
@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.property.examples import examples
 from tests.relay.model import Broker, Fenced
 from thresher.delivery.carrier import Carrier, ShardIdentity
-from thresher.delivery.claims import LANES, Claim, holder
+from thresher.delivery.claims import IDS_PER_SHARD, Claim, holder
 from thresher.delivery.effects import Blocked, Control, Effect, Holder, Init, ReadHolder, ReadProgress, WriteClaim
 from thresher.delivery.rules import Rules
 from thresher.kafka.problem import BrokerLost
@@ -41,7 +41,7 @@ class Attempt:
     )
     recovering: Generator[Effect, Any, None] | None = None
     due: Effect | None = None
-    lane: int = 0
+    id_index: int = 0
     epoch: int = -1
     claims: int = 0
     last: list[Progress] = field(default_factory=list)
@@ -96,10 +96,10 @@ class Claims(RuleBasedStateMachine):
 
     @rule(choice=st.integers(0, 9), steps=st.integers(0, 20))
     def a_transaction_cannot_end(self, choice: int, steps: int) -> None:
-        lanes = [attempt.lane for attempt in self.attempts] or list(range(LANES))
-        self.broker.fail(lanes[choice % len(lanes)])
+        ids = [attempt.id_index for attempt in self.attempts] or list(range(IDS_PER_SHARD))
+        self.broker.fail(ids[choice % len(ids)])
         if self.attempts and steps:
-            # Usually the lane's owner notices.
+            # Usually the id's owner notices.
             self.go_on(choice, steps, steps)
 
     @rule(new=st.booleans())
@@ -140,46 +140,46 @@ class Claims(RuleBasedStateMachine):
                 attempt.due = attempt.recovering.send(answer)
             except StopIteration:
                 attempt.recovering = None
-        elif attempt.lane in self.broker.blocked:
+        elif attempt.id_index in self.broker.blocked:
             # Requests get no answer; sooner or later the attempt discards its producer.
             if draw.random() < 0.5:
                 attempt.start_over()
         elif not attempt.open:
-            self.broker.staged(attempt.lane, attempt.epoch)
+            self.broker.staged(attempt.id_index, attempt.epoch)
             attempt.open = True
         else:
-            self.broker.staged(attempt.lane, attempt.epoch)
-            self.broker.ended(attempt.lane)
+            self.broker.staged(attempt.id_index, attempt.epoch)
+            self.broker.ended(attempt.id_index)
             attempt.open = False
             attempt.carrier.number += 1
             self.broker.progress.append(Progress(origin=ORIGIN, number=attempt.carrier.number))
-            self.broker.written_by = Claim(lane=attempt.lane, claimant=attempt.name, number=attempt.claims)
+            self.broker.written_by = Claim(id_index=attempt.id_index, claimant=attempt.name, number=attempt.claims)
             self.broker.claims = []
 
     def answer(self, attempt: Attempt, effect: Effect | None, draw: random.Random) -> Any:
         match effect:
-            case Init(lane=lane):
-                attempt.epoch, attempt.lane = self.broker.init(lane) or -1, lane
+            case Init(id_index=id_index):
+                attempt.epoch, attempt.id_index = self.broker.init(id_index) or -1, id_index
                 return Blocked("stuck") if attempt.epoch < 0 else None
             case WriteClaim():
-                self.broker.staged(attempt.lane, attempt.epoch)
+                self.broker.staged(attempt.id_index, attempt.epoch)
                 chance = draw.random()
                 if chance > 0.05:
-                    self.broker.ended(attempt.lane)
+                    self.broker.ended(attempt.id_index)
                     attempt.claims += 1
-                    claim = Claim(lane=attempt.lane, claimant=attempt.name, number=attempt.claims)
+                    claim = Claim(id_index=attempt.id_index, claimant=attempt.name, number=attempt.claims)
                     self.broker.claims.append(claim)
                 return chance > 0.1
             case ReadHolder():
-                for lane in list(self.broker.transactions):
+                for id_index in list(self.broker.transactions):
                     # No reader gets past an open transaction, until the broker's time-out ends it.
                     if draw.random() < 0.5:
                         raise BrokerLost("the end was not reached")
-                    self.broker.epochs[lane] = 1 + max(self.broker.epochs.values())
-                    self.broker.ended(lane)
+                    self.broker.epochs[id_index] = 1 + max(self.broker.epochs.values())
+                    self.broker.ended(id_index)
                 attempt.last = self.broker.progress[-1:]
                 held = holder(self.broker.written_by, self.broker.claims)
-                return Holder(lane=held.lane, ours=held.claimant == attempt.name)
+                return Holder(id_index=held.id_index, ours=held.claimant == attempt.name)
             case ReadProgress():
                 return attempt.last
             case _:

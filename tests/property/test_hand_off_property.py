@@ -10,7 +10,7 @@ from tests.property.examples import examples
 from tests.queue.broker_model import ANOTHER_QUEUES, GAP, OURS, PARTITIONS, REFUSED, TOPIC
 from tests.queue.model import Member, World
 from thresher.kafka.group_offsets import GroupOffset
-from thresher.queue.hand_off.intake import Span
+from thresher.queue.hand_off.polled_records import Span
 from thresher.queue.hand_off.protocol import Verdict, judge
 
 NATURES = [*[OURS] * 8, *[ANOTHER_QUEUES] * 4, REFUSED, GAP]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thresher.observe.figure_sink import Number, summed
 from thresher.observe.histogram import Histogram, Scale
-from thresher.observe.tally import Number, summed
 
 BOUNDS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20, unique=True).map(sorted).map(tuple)
 # Each observation: a value, its weight, and its reporter.

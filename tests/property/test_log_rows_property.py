@@ -1,4 +1,4 @@
-"""A row of the log is read alike for any order of the table's columns: the fast path agrees with the general one."""
+"""A row of the WAL is read alike for any order of the table's columns: the fast path agrees with the general one."""
 
 import struct
 from typing import Any

@@ -79,7 +79,7 @@ class Partition(RuleBasedStateMachine):
         log, seal = self.opened()
         log.last()
         self.sealing = True
-        self.claim = Claim(lane=0, claimant="ours", number=self.claim.number + 1)
+        self.claim = Claim(id_index=0, claimant="ours", number=self.claim.number + 1)
         key = self.claim.encoded()
         self.log.append(b"", seal.headers(key, b""), key)
         for _ in range(records):
@@ -94,7 +94,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule(guess=st.sampled_from([None, "guessed"]), records=st.integers(1, 4))
     def a_stranger_claims(self, guess: str | None, records: int) -> None:
-        key = Claim(lane=0, claimant="theirs").encoded()
+        key = Claim(id_index=0, claimant="theirs").encoded()
         headers = None if guess is None else Seal(secret=guess, topic=TOPIC, partition=0).headers(key, b"")
         for _ in range(records):
             self.log.append(b"", headers, key)

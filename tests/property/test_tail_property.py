@@ -1,4 +1,4 @@
-"""The tail's protocol against a model of the log, Kafka and dead rows: any step may be the last one, or come late."""
+"""The tail's protocol against a model of the WAL, Kafka and dead rows: any step may be the last one, or come late."""
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st

@@ -180,7 +180,7 @@ class World:
                 self.claimed = worker.claimant
                 return True
             case ReadHolder():
-                return Holder(lane=0, ours=self.claimed == worker.claimant)
+                return Holder(id_index=0, ours=self.claimed == worker.claimant)
             case ReadProgress():
                 return self.progress[-1:]
             case Settle(progress=progress):

@@ -31,7 +31,7 @@ from tests.queue.broker_model import (
     Transaction,
 )
 from thresher.kafka.group_offsets import GroupOffset
-from thresher.queue.hand_off.intake import Batch, Intake
+from thresher.queue.hand_off.polled_records import Batch, PolledRecords
 from thresher.queue.hand_off.protocol import (
     Begin,
     Commit,
@@ -66,7 +66,7 @@ class Member:
     """One process: a member of the group, its producer, and its current hand-off."""
 
     number: int
-    intake: Intake
+    polled: PolledRecords
     # The generation of its group metadata, from the last assignment; None while it has no partitions.
     generation: int | None = None
     # Raised by each change of its partitions.
@@ -100,7 +100,7 @@ class World:
         self.broker.logs[partition].append(Sent(nature, next(self._sent)))
 
     def launch(self) -> None:
-        self.members.append(Member(next(self._numbers), self._intake()))
+        self.members.append(Member(next(self._numbers), self._polled()))
 
     def rebalance(self, luck: random.Random) -> None:
         """Assign every partition to a random member."""
@@ -148,7 +148,7 @@ class World:
         if member.steps is None:
             self._serve(member, luck)
             self._fetch(member, luck)
-            batch = member.intake.cut(luck.choice([1, 2, 3, 8]), pass_skipped=luck.random() < 0.3)
+            batch = member.polled.cut(luck.choice([1, 2, 3, 8]), pass_skipped=luck.random() < 0.3)
             if batch is None:
                 return
             member.steps = exactly_once(batch, self._name) if self.once else at_least_once(batch)
@@ -168,7 +168,7 @@ class World:
 
     def _join_again(self, member: Member, luck: random.Random) -> None:
         """Begin a new membership, as the real code does."""
-        member.intake, member.generation = self._intake(), None
+        member.polled, member.generation = self._polled(), None
         member.epoch += 1
         self.broker.open.pop(member.number, None)
         self.rebalance(luck)
@@ -279,7 +279,7 @@ class World:
 
     def _deliver(self, member: Member, batch: Batch) -> None:
         member.owed = False
-        member.intake.passed(batch)
+        member.polled.passed(batch)
         for record in batch.records:
             place = record.message_id
             if batch.dead_reason is not None:
@@ -301,7 +301,7 @@ class World:
         if member.generation is not None:
             member.epoch += 1
             member.generation = None
-            member.intake.forget()
+            member.polled.forget()
             if luck.random() < WAITS:
                 return
         given = [each for each, owner in sorted(broker.owners.items()) if owner == member.number]
@@ -309,25 +309,25 @@ class World:
             return
         member.epoch += 1
         member.generation = broker.generation
-        member.intake.forget()
+        member.polled.forget()
         for each in given:
             first = GroupOffset(topic=TOPIC, partition=each, offset=broker.first[each], metadata="first")
             if broker.offsets.setdefault(each, first).offset < first.offset:
                 broker.offsets[each] = first
-            member.intake.give(each, broker.offsets[each].offset)
+            member.polled.give(each, broker.offsets[each].offset)
 
     def _fetch(self, member: Member, luck: random.Random) -> None:
-        intake = member.intake
-        for partition in sorted(intake.partitions):
+        polled = member.polled
+        for partition in sorted(polled.partitions):
             log, first = self.broker.logs[partition], self.broker.first[partition]
-            if intake.position(partition) < first:
-                intake.move(partition, first)
-            seen = [offset for offset in range(intake.position(partition), len(log)) if log[offset].nature != GAP]
+            if polled.position(partition) < first:
+                polled.move(partition, first)
+            seen = [offset for offset in range(polled.position(partition), len(log)) if log[offset].nature != GAP]
             for offset in seen[: luck.randrange(5)]:
                 if log[offset].nature == ANOTHER_QUEUES:
-                    intake.skip(partition, offset)
+                    polled.skip(partition, offset)
                 else:
-                    intake.add(_record(MessageId(partition, offset)))
+                    polled.add(_record(MessageId(partition, offset)))
 
     def _live(self, member: Member) -> Transaction | None:
         """Return the member's transaction, unless the time-out has ended it."""
@@ -340,8 +340,8 @@ class World:
     def _name(self) -> str:
         return f"name-{next(self._names)}"
 
-    def _intake(self) -> Intake:
-        return Intake(most_skipped=self.most_skipped, most_bytes=3)
+    def _polled(self) -> PolledRecords:
+        return PolledRecords(most_skipped=self.most_skipped, most_bytes=3)
 
     # The end
 
@@ -364,9 +364,9 @@ class World:
         (member,) = self.members
         return (
             member.steps is None
-            and len(member.intake) == 0
-            and member.intake.partitions == self.broker.logs.keys()
-            and all(member.intake.position(each) >= _last(log) for each, log in self.broker.logs.items())
+            and len(member.polled) == 0
+            and member.polled.partitions == self.broker.logs.keys()
+            and all(member.polled.position(each) >= _last(log) for each, log in self.broker.logs.items())
         )
 
     def judge_at_rest(self) -> None:

@@ -1,8 +1,8 @@
 """A model of Kafka, of the outbox's database and of the code around the protocol. Any part may stop at any step.
 
-1. The model has one shard. For each of its lanes, the broker keeps one epoch and at most one open transaction. Staged
+1. The model has one shard. For each of its ids, the broker keeps one epoch and at most one open transaction. Staged
    records are read only once they are committed; an older epoch is fenced. A commit may arrive after its sender died. A
-   decided transaction may fail to end: its lane then accepts neither an init nor a transaction until it is healed.
+   decided transaction may fail to end: its id then accepts neither an init nor a transaction until it is healed.
 2. The database keeps its tables in a `TableModel`; writers get ids when they insert and commit later, in any order.
    It can be restored to a snapshot, under a new incarnation: every session ends, and ids are assigned again.
 3. An attempt is the protocol's generator, its session, its epoch and its read-ahead. It may be superseded and go on at
@@ -29,12 +29,13 @@ from thresher.db.outbox_store import Wanted
 from thresher.delivery import exactly_once
 from thresher.delivery.batch import NOTHING_YET, Batch, FailingTransform
 from thresher.delivery.carrier import ShardIdentity
-from thresher.delivery.claims import LANES, Claim, holder
+from thresher.delivery.claims import IDS_PER_SHARD, Claim, holder
 from thresher.delivery.effects import (
     Abandon,
     AwaitSettled,
     Begin,
     Blocked,
+    CheckTransactionEnded,
     CloseAhead,
     Commit,
     Control,
@@ -58,7 +59,6 @@ from thresher.delivery.effects import (
     Settle,
     Survey,
     Take,
-    TryLane,
     WaitForTransform,
     WriteClaim,
     WriteProgress,
@@ -155,9 +155,9 @@ class Message:
 
 @dataclass
 class Transaction:
-    """The records staged at the broker through a lane, under an epoch."""
+    """The records staged at the broker through a transactional id, under an epoch."""
 
-    lane: int
+    id_index: int
     epoch: int
     records: list[Record] = field(default_factory=list)
     notes: list[Progress] = field(default_factory=list)
@@ -170,10 +170,10 @@ class Transaction:
 class Broker:
     """One shard's transactional ids, the topics, and one progress partition."""
 
-    # By lane. No two epochs are the same.
+    # By id index. No two epochs are the same.
     epochs: dict[int, int] = field(default_factory=dict)
     transactions: dict[int, Transaction] = field(default_factory=dict)
-    # `failing`: lanes whose open transaction has a partition that cannot be written. `blocked`: lanes whose last
+    # `failing`: ids whose open transaction has a partition that cannot be written. `blocked`: ids whose last
     # transaction cannot end for that reason.
     failing: set[int] = field(default_factory=set)
     blocked: set[int] = field(default_factory=set)
@@ -184,30 +184,30 @@ class Broker:
     # By topic: present, missing or denied.
     topics: dict[str, str] = field(default_factory=dict)
 
-    def init(self, lane: int) -> int | None:
-        """Return a new epoch; None while the lane's last transaction has not ended."""
-        if lane in self.blocked:
+    def init(self, id_index: int) -> int | None:
+        """Return a new epoch; None while the id's last transaction has not ended."""
+        if id_index in self.blocked:
             return None
-        self.epochs[lane] = 1 + max(self.epochs.values(), default=0)
-        if self.transactions.pop(lane, None) is not None:
-            self.ended(lane)
-        return None if lane in self.blocked else self.epochs[lane]
+        self.epochs[id_index] = 1 + max(self.epochs.values(), default=0)
+        if self.transactions.pop(id_index, None) is not None:
+            self.ended(id_index)
+        return None if id_index in self.blocked else self.epochs[id_index]
 
-    def ended(self, lane: int) -> None:
-        """End a lane's decided transaction; if one of its partitions fails, the lane is blocked."""
-        self.transactions.pop(lane, None)
-        if lane in self.failing:
-            self.failing.discard(lane)
-            self.blocked.add(lane)
+    def ended(self, id_index: int) -> None:
+        """End an id's decided transaction; if one of its partitions fails, the id is blocked."""
+        self.transactions.pop(id_index, None)
+        if id_index in self.failing:
+            self.failing.discard(id_index)
+            self.blocked.add(id_index)
 
-    def staged(self, lane: int, epoch: int) -> Transaction:
-        if epoch != self.epochs.get(lane):
+    def staged(self, id_index: int, epoch: int) -> Transaction:
+        if epoch != self.epochs.get(id_index):
             raise Fenced
-        return self.transactions.setdefault(lane, Transaction(lane, epoch))
+        return self.transactions.setdefault(id_index, Transaction(id_index, epoch))
 
-    def fail(self, lane: int) -> None:
-        """Let a partition of a lane's transaction fail: it cannot be written any more."""
-        (self.failing if lane in self.transactions else self.blocked).add(lane)
+    def fail(self, id_index: int) -> None:
+        """Let a partition of an id's transaction fail: it cannot be written any more."""
+        (self.failing if id_index in self.transactions else self.blocked).add(id_index)
 
     def late(self) -> list[Transaction]:
         """Return the transactions whose commit was sent and has not arrived."""
@@ -235,7 +235,7 @@ class Attempt:
     incarnation: int
     due: Effect
     epoch: int = -1
-    lane: int = 0
+    id_index: int = 0
     claims: int = 0
     # The last progress record at the time when the claims were read.
     last: list[Progress] = field(default_factory=list)
@@ -310,7 +310,7 @@ class World:
         self.repeated = 0
         self.times_sent: Counter[int] = Counter()
         self.filtered: set[int] = set()
-        self.condemned: set[int] = set()
+        self.poisoned: set[int] = set()
         self.settled: Counter[tuple[int, Version]] = Counter()
         self.take_over()
 
@@ -448,7 +448,7 @@ class World:
             topic = luck.choice(list(self.broker.topics))
             self.broker.topics[topic] = luck.choice(("present", "present", "missing", "denied"))
         if self.stormy and luck.random() < 0.05:
-            self.broker.fail(luck.choice((attempt.lane, luck.randrange(LANES))))
+            self.broker.fail(luck.choice((attempt.id_index, luck.randrange(IDS_PER_SHARD))))
         if self.stormy and luck.random() < 0.03:
             self.broker.heal()
         try:
@@ -478,33 +478,35 @@ class World:
     def _init(self, attempt: Attempt, effect: Init, _: random.Random) -> Blocked | None:
         assert attempt.confirmed, "it fenced others before it had confirmed its term"
         attempt.confirmed = False
-        # The attempt's former producer is closed, on whichever lane it was.
-        attempt.epoch, attempt.lane = self.broker.init(effect.lane) or -1, effect.lane
-        return Blocked("a transaction of the lane does not end") if attempt.epoch < 0 else None
+        # The attempt's former producer is closed, on whichever id it was.
+        attempt.epoch, attempt.id_index = self.broker.init(effect.id_index) or -1, effect.id_index
+        return Blocked("a transaction of the id does not end") if attempt.epoch < 0 else None
 
-    def _try_lane(self, _: Attempt, effect: TryLane, __: random.Random) -> bool:
-        return self.broker.init(effect.lane) is not None
+    def _check_transaction_ended(self, _: Attempt, effect: CheckTransactionEnded, __: random.Random) -> bool:
+        return self.broker.init(effect.id_index) is not None
 
     def _claim(self, attempt: Attempt, _: WriteClaim, luck: random.Random) -> bool:
-        self.broker.staged(attempt.lane, attempt.epoch)
+        self.broker.staged(attempt.id_index, attempt.epoch)
         chance = luck.random()
         if chance > 0.02:
-            self.broker.ended(attempt.lane)
+            self.broker.ended(attempt.id_index)
             attempt.claims += 1
-            self.broker.claims.append(Claim(lane=attempt.lane, claimant=str(attempt.number), number=attempt.claims))
+            self.broker.claims.append(
+                Claim(id_index=attempt.id_index, claimant=str(attempt.number), number=attempt.claims)
+            )
         return chance > 0.04
 
     def _read_holder(self, attempt: Attempt, _: ReadHolder, luck: random.Random) -> Holder:
-        for lane, transaction in list(self.broker.transactions.items()):
+        for id_index, transaction in list(self.broker.transactions.items()):
             # An open transaction hides all records behind its first one, until it is decided, at the latest by its
             # time-out.
             if luck.random() < 0.5:
                 raise Cut
-            self.broker.epochs[lane] = 1 + max(self.broker.epochs.values())
-            self.broker.ended(transaction.lane)
+            self.broker.epochs[id_index] = 1 + max(self.broker.epochs.values())
+            self.broker.ended(transaction.id_index)
         attempt.last = self.broker.progress[-1:]
         held = holder(self.broker.written_by, self.broker.claims)
-        return Holder(lane=held.lane, ours=held.claimant == str(attempt.number))
+        return Holder(id_index=held.id_index, ours=held.claimant == str(attempt.number))
 
     def _read_progress(self, attempt: Attempt, effect: ReadProgress, _: random.Random) -> list[Progress]:
         assert attempt.epoch > 0, "progress was read before the last owner was fenced, who may still commit"
@@ -660,24 +662,24 @@ class World:
     def _open_ahead(self, attempt: Attempt, _: OpenAhead, luck: random.Random) -> bool:
         assert attempt.recovered, "a transaction was opened before recovery was over"
         assert attempt.confirmed, "it began a transaction without having confirmed its term"
-        if attempt.lane in self.broker.blocked:
+        if attempt.id_index in self.broker.blocked:
             return luck.random() < 0.5
-        if attempt.lane not in self.broker.transactions and luck.random() < 0.5:
-            self.broker.staged(attempt.lane, attempt.epoch)
+        if attempt.id_index not in self.broker.transactions and luck.random() < 0.5:
+            self.broker.staged(attempt.id_index, attempt.epoch)
         elif luck.random() < 0.2:
             self._close_ahead(attempt)
         return True
 
     def _close_ahead(self, attempt: Attempt, *_: Any) -> None:
         """End a transaction that was opened ahead and is empty."""
-        opened = self.broker.transactions.get(attempt.lane)
-        if opened is not None and attempt.epoch == self.broker.epochs[attempt.lane]:
+        opened = self.broker.transactions.get(attempt.id_index)
+        if opened is not None and attempt.epoch == self.broker.epochs[attempt.id_index]:
             assert not opened.records, "a transaction with records was ended without its progress record"
             self._committed(opened)
 
     def _begin(self, attempt: Attempt, *_: Any) -> None:
         assert attempt.confirmed, "it began a transaction without having confirmed its term"
-        opened = self.broker.transactions.get(attempt.lane)
+        opened = self.broker.transactions.get(attempt.id_index)
         assert opened is None or opened.epoch != attempt.epoch or not opened.records, (
             "the open transaction has records of an earlier batch"
         )
@@ -697,14 +699,14 @@ class World:
         return []
 
     def _flush(self, attempt: Attempt, effect: Flush, luck: random.Random) -> list[Fault]:
-        if attempt.lane in self.broker.blocked:
-            # The broker adds no partition to a transaction before the lane's last transaction has ended.
+        if attempt.id_index in self.broker.blocked:
+            # The broker adds no partition to a transaction before the id's last transaction has ended.
             attempt.queue = []
             return [Fault(kind=None, why="no answer")]
         return self._flush_to(attempt, effect, luck)
 
     def _flush_to(self, attempt: Attempt, _: Flush, luck: random.Random) -> list[Fault]:
-        transaction = self.broker.staged(attempt.lane, attempt.epoch)
+        transaction = self.broker.staged(attempt.id_index, attempt.epoch)
         faults: list[Fault] = []
         for place, record in attempt.queue:
             if self.marking and luck.random() < 0.02:
@@ -747,10 +749,10 @@ class World:
         return not self.marking or luck.random() > (0.3 if effect.despite else 0.02)
 
     def _commit(self, attempt: Attempt, _: Commit, luck: random.Random) -> bool:
-        transaction = self.broker.staged(attempt.lane, attempt.epoch)
+        transaction = self.broker.staged(attempt.id_index, attempt.epoch)
         if attempt.note is not None:
             transaction.notes.append(attempt.note)
-        transaction.claim = Claim(lane=attempt.lane, claimant=str(attempt.number))
+        transaction.claim = Claim(id_index=attempt.id_index, claimant=str(attempt.number))
         chance = luck.random()
         if chance < 0.05:
             # The commit never reaches the broker, or only after its sender died.
@@ -767,8 +769,8 @@ class World:
 
     def _abandon(self, attempt: Attempt, *_: Any) -> None:
         attempt.note = None
-        if attempt.epoch == self.broker.epochs.get(attempt.lane) and attempt.lane in self.broker.transactions:
-            self.broker.ended(attempt.lane)
+        if attempt.epoch == self.broker.epochs.get(attempt.id_index) and attempt.id_index in self.broker.transactions:
+            self.broker.ended(attempt.id_index)
 
     def late_commit(self) -> None:
         """Let the last commit of a dead attempt arrive."""
@@ -776,7 +778,7 @@ class World:
             self._committed(transaction)
 
     def _committed(self, transaction: Transaction) -> None:
-        self.broker.ended(transaction.lane)
+        self.broker.ended(transaction.id_index)
         self.broker.progress += transaction.notes
         if transaction.notes:
             self.broker.written_by, self.broker.claims = transaction.claim, []
@@ -786,7 +788,7 @@ class World:
                 if isinstance(fate, Filtered):
                     self.filtered.add(message.number)
                 elif isinstance(fate, Dead):
-                    self.condemned.add(message.number)
+                    self.poisoned.add(message.number)
         for record in transaction.records:
             self._read(self.messages[int(record.value or b"")])
 
@@ -830,7 +832,7 @@ class World:
 
     def _has_fate(self, message: Message) -> bool:
         number = message.number
-        return bool(self.times_sent[number]) or number in self.filtered or number in self.condemned
+        return bool(self.times_sent[number]) or number in self.filtered or number in self.poisoned
 
     def judge(self) -> None:
         """Check the invariants that hold at every moment."""
@@ -852,7 +854,7 @@ class World:
                 number = message.number
                 sent = min(1, self.times_sent[number]) if self.marking else self.times_sent[number]
                 fates = sent + (number in self.filtered) + (number in dead)
-                discarded = number in self.condemned
+                discarded = number in self.poisoned
                 # At least once, a record that was reported as failed may be delivered, and be refused when it is sent
                 # again.
                 both = self.marking and bool(sent) and number in dead
@@ -863,7 +865,7 @@ class World:
     _doings: dict[type[Effect], Callable[..., Any]] = {  # noqa: RUF012
         ReadControl: _read_control,
         Init: _init,
-        TryLane: _try_lane,
+        CheckTransactionEnded: _check_transaction_ended,
         WriteClaim: _claim,
         ReadHolder: _read_holder,
         ReadProgress: _read_progress,

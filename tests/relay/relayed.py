@@ -19,7 +19,7 @@ from tests.relay.model import (
     World,
 )
 from thresher.core.errors import Superseded
-from thresher.delivery.claims import LANES
+from thresher.delivery.claims import IDS_PER_SHARD
 from thresher.delivery.rules import Poison
 
 # About three in four can be sent.
@@ -174,9 +174,9 @@ class Relayed(RuleBasedStateMachine):
     def topic_changes(self, topic: str, standing: str) -> None:
         self.world.broker.topics[topic] = standing
 
-    @rule(lane=st.integers(0, LANES - 1))
-    def a_transaction_cannot_end(self, lane: int) -> None:
-        self.world.broker.fail(lane)
+    @rule(id_index=st.integers(0, IDS_PER_SHARD - 1))
+    def a_transaction_cannot_end(self, id_index: int) -> None:
+        self.world.broker.fail(id_index)
 
     @rule()
     def partitions_heal(self) -> None:

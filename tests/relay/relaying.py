@@ -17,7 +17,7 @@ from thresher.kafka.admin import Admin
 from thresher.outbox import Outbox, Shape, create_schema
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.workload import RelayWorkload
-from thresher.relay.settings import Limits, Mandate, Settings
+from thresher.relay.settings import Limits, Settings, ShardAssignment
 from thresher.service.leading import Leading
 from thresher.service.workload import Workload
 from thresher.spark.driver.snapshot import ShardSnapshot
@@ -177,24 +177,24 @@ class Place:
         return read_committed(self.stack.kafka.bootstrap, topics or (self.topic,), count, seconds)
 
 
-def taken_over(settings: Settings) -> Mandate:
+def taken_over(settings: Settings) -> ShardAssignment:
     """Take over as a relay does: an error that time may cure, such as a new topic, is retried."""
     return tried_again(lambda: take_over(settings))
 
 
-def tried_again(begin: Callable[[], Mandate | None]) -> Mandate:
+def tried_again(begin: Callable[[], ShardAssignment | None]) -> ShardAssignment:
     """Begin as a service does, and return the result: an error that time may cure is retried."""
     deadline = time.monotonic() + RELAYED_SECONDS
     while True:
         try:
-            mandate = begin()
+            assignment = begin()
         except ThresherError as error:
             if not error.retryable or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
         else:
-            assert mandate is not None
-            return mandate
+            assert assignment is not None
+            return assignment
 
 
 def read_committed(

@@ -6,7 +6,7 @@ from tests.service.scraping import Samples, Scraper, counters, shown
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Settings
 from thresher.service.health import Role
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
 from thresher.spark.driver.snapshot import Snapshot
 
@@ -23,7 +23,7 @@ class Process:
     alarms: dict[str, str] = field(default_factory=dict)
     waiting_for: str | None = None
     trouble: tuple[str, str] | None = None
-    ledger: Ledger = field(default_factory=Ledger)
+    process_counts: ProcessCounts = field(default_factory=ProcessCounts)
     reach: Reach = field(default_factory=lambda: Reach(()))
 
     def __post_init__(self) -> None:

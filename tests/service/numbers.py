@@ -19,9 +19,9 @@ from thresher.kafka.problem import BrokerLost
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.service.health import Role
 from thresher.service.metrics import family
-from thresher.service.report import Moment, Observed, StatusPart
+from thresher.service.report import Observed, ServiceSnapshot, StatusPart
 from thresher.service.wording import Wording
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 from thresher.spark.worker.shard import Shard
@@ -111,8 +111,8 @@ class NumbersTerm:
         )
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
-        yield [Look(at="broker", run=self._look)]
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
+        yield [PeriodicCheck(at="broker", run=self._look)]
 
     def _look(self) -> None:
         if committed(self._workload.kafka, self._workload.terms, 0)[-1] != self.id:
@@ -143,15 +143,15 @@ class NumbersReport:
 
     def ask(self) -> None: ...
 
-    def status(self, moment: Moment, _answer: None) -> StatusPart:
+    def status(self, snapshot: ServiceSnapshot, _answer: None) -> StatusPart:
         return StatusPart(
             page={"topic": self._topic, "writes": self._observed.role is Role.LEADING},
-            shards={each.shard: {"partition": each.shard} for each in moment.shards},
+            shards={each.shard: {"partition": each.shard} for each in snapshot.shards},
         )
 
-    def readings(self, moment: Moment, _answer: None) -> Iterator[Reading]:
-        for shard, counts in moment.counts.items():
-            yield Reading(family=COUNTED, labels=(moment.name, str(shard)), value=counts.get(WORDING.done, 0))
+    def readings(self, snapshot: ServiceSnapshot, _answer: None) -> Iterator[Reading]:
+        for shard, counts in snapshot.counts.items():
+            yield Reading(family=COUNTED, labels=(snapshot.name, str(shard)), value=counts.get(WORDING.done, 0))
 
     def close(self) -> None: ...
 
@@ -173,7 +173,7 @@ class NumbersWorkload:
 
     def _reach_broker(self) -> None:
         try:
-            Admin.of({"log_level": 0, **self.kafka}).greet()
+            Admin.of({"log_level": 0, **self.kafka}).require_answer()
         except KafkaException as error:
             raise BrokerLost(f"the broker failed: {error}") from error
 

@@ -23,7 +23,7 @@ OUTBOX = TableName(table="outbox", schema="public")
 
 
 class Logged:
-    """The database of a test of the log. Slots belong to the whole server, so each test has a slot name of its own."""
+    """The database of a test of the WAL. Slots belong to the whole server, so each test has a slot name of its own."""
 
     def __init__(self, dsn: str, source: Source) -> None:
         self.dsn, self.source = dsn, source

@@ -1,4 +1,4 @@
-"""The tail as the subject of a random soak: of a table whose rows are deleted after publishing, or of the log alone.
+"""The tail as the subject of a random soak: of a table whose rows are deleted after publishing, or of the WAL alone.
 
 Rows stay in the table until the slot is confirmed beyond them, even if they are published. So progress is measured by
 the offsets that readers of committed records can read. The load is drained when the slot is confirmed beyond its end.
@@ -58,7 +58,7 @@ def _layout(draw: random.Random) -> dict[str, Any]:
 
 
 class LoggedRows(Rows):
-    """Additional messages that are only in the log, not in a table."""
+    """Additional messages that are only in the WAL, not in a table."""
 
     def write(self, connection: psycopg.Connection[Any], rows: Iterable[Sequence[Any]]) -> None:
         for topic, key, value, partition, timestamp, names, values in rows:
@@ -106,7 +106,7 @@ class MixedTail(MixedRelay):
         return super()._begin(**plan)
 
     def look(self) -> Look | None:
-        """Return how many bytes of log wait, and whether any records were published or positions confirmed since."""
+        """Return how many bytes of WAL wait, and whether any records were published or positions confirmed since."""
         try:
             confirmed, end = self._slot()
             seen = (confirmed, self._published())
@@ -134,7 +134,7 @@ class MixedTail(MixedRelay):
         return f"{slots} {end}\n{super().circumstances()}"
 
     def _slot(self) -> tuple[int, int]:
-        """Return how far the slot is confirmed, and the end of the log."""
+        """Return how far the slot is confirmed, and the end of the WAL."""
         with psycopg.connect(self.dsn, autocommit=True, connect_timeout=2) as connection:
             row = connection.execute(_SLOT, [SLOT]).fetchone()
         assert row is not None, "the slot is gone"

@@ -1,7 +1,7 @@
-"""A model of the log, its slot, Kafka and the dead rows, on which attempts of a tail run step by step.
+"""A model of the WAL, its slot, Kafka and the dead rows, on which attempts of a tail run step by step.
 
 Any step may be an attempt's last, and older attempts may go on. Each event is judged: a broken promise raises
-`AssertionError`. Lanes and claims are left out: `tests/relay/model.py` has them.
+`AssertionError`. Transactional ids and claims are left out: `tests/relay/model.py` has them.
 """
 
 import itertools
@@ -54,7 +54,7 @@ from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavai
 from thresher.tail.buffer import Bounds, DeadChange, LogBuffer
 from thresher.tail.chunk import Chunk
 from thresher.tail.coverage import Coverage
-from thresher.tail.log_stand import LogStand, Missing, judged
+from thresher.tail.log_state import LogState, Missing, judged
 from thresher.tail.position import Position
 from thresher.tail.problem import LogLost
 from thresher.tail.progress import TailBook, TailProgress, decode, encode
@@ -92,7 +92,7 @@ class Running:
     steps: Iterator[Effect]
     due: Effect
     epoch: int = -1
-    # How many changes of the log its stream has handed over; None before the stream is open.
+    # How many changes of the WAL its stream has handed over; None before the stream is open.
     place: int | None = None
     last: list[TailProgress] = field(default_factory=list)
     # The records of the open transaction, each with its place among the transaction's rows.
@@ -102,10 +102,10 @@ class Running:
     in_flight: dict[int, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     generation: int = 0
-    # `adopted`: its term found the slot adopted. `stand`: the state of the log at its start. `owed`: dead changes that
+    # `adopted`: its term found the slot adopted. `state`: the state of the WAL at its start. `owed`: dead changes that
     # are not durable yet.
     adopted: bool = False
-    stand: LogStand | None = None
+    state: LogState | None = None
     owed: list[DeadChange] = field(default_factory=list)
 
 
@@ -116,7 +116,7 @@ class TailWorld:
         self.random = random.Random(seed)
         self.waiting = waiting
         self.rules = Rules(grace_seconds=1e9)
-        # The server: its system id and timeline, the end of its log, and the ends of earlier timelines.
+        # The server: its system id and timeline, the end of its WAL, and the ends of earlier timelines.
         self.system, self.timeline, self.end = 1, 1, 90
         self.left: list[tuple[int, int]] = []
         self.numbers = itertools.count(1)
@@ -142,7 +142,7 @@ class TailWorld:
     # Events
 
     def lsn(self) -> int:
-        """Return the next position of the log."""
+        """Return the next position of the WAL."""
         self.end += 10
         return self.end
 
@@ -200,7 +200,7 @@ class TailWorld:
         self.take_over()
 
     def move_to_another_system(self) -> None:
-        """Move the outbox to another database, whose log is shorter; an operator adopts it."""
+        """Move the outbox to another database, whose WAL is shorter; an operator adopts it."""
         self.system, self.timeline, self.end, self.left = self.system + 1, 1, 90, []
         self.log, self.ends, self.sent = [], [], []
         self.made = self.confirmed = 100
@@ -239,7 +239,7 @@ class TailWorld:
         if attempt.owed:
             self._set_aside(attempt.owed)
             attempt.owed = []
-            attempt.buffer.paid()
+            attempt.buffer.dead_written()
         part = self.log[attempt.place : attempt.place + min(rows, attempt.buffer.room[0])]
         attempt.place += len(part)
         behind = self.log[attempt.place] if attempt.place < len(self.log) else None
@@ -256,7 +256,7 @@ class TailWorld:
             )
         )
         if not attempt.owed:
-            attempt.buffer.paid()
+            attempt.buffer.dead_written()
 
     def settle(self, attempt: Running) -> None:
         """Let its settler settle the next progress record."""
@@ -272,7 +272,7 @@ class TailWorld:
         try:
             yield
         except LogLost:
-            assert self.moved, "the log counts as lost although the slot was not moved"
+            assert self.moved, "the WAL counts as lost although the slot was not moved"
             self.adopt()
 
     def _settle(self, attempt: Running) -> None:
@@ -294,22 +294,22 @@ class TailWorld:
         if attempt.book.wrote(progress):
             return progress.coverage
         accepted = attempt.adopted and progress.origin.term != attempt.term
-        found = judged(progress.origin, progress.coverage, self._stood(attempt), accepted=accepted)
+        found = judged(progress.origin, progress.coverage, self._log_state(attempt), accepted=accepted)
         if isinstance(found, Missing):
             if attempt.term != self.terms[-1]:
                 raise Superseded
             raise LogLost(found.why)
         return found
 
-    def _stood(self, attempt: Running) -> LogStand:
-        attempt.stand = attempt.stand or LogStand(
+    def _log_state(self, attempt: Running) -> LogState:
+        attempt.state = attempt.state or LogState(
             system_id=str(self.system),
             timeline=self.timeline,
             end=self.end + 10,
             left=tuple(self.left),
             confirmed=self.confirmed,
         )
-        return attempt.stand
+        return attempt.state
 
     # The verdict
 
@@ -350,7 +350,7 @@ class TailWorld:
         """Check that every change was sent, or was set aside because it cannot be sent."""
         self.judge()
         numbers = {each.number for each in self.sent}
-        assert not self.gap, "a gap in the log was not noticed"
+        assert not self.gap, "a gap in the WAL was not noticed"
         for each in self.log:
             if each.number in self.given_up:
                 continue
@@ -395,11 +395,11 @@ class TailWorld:
                 return True
             case ReadHolder():
                 attempt.last = [decode(record) for record in self.progress[-1:]]
-                return Holder(lane=0, ours=attempt.epoch == self.epoch)
+                return Holder(id_index=0, ours=attempt.epoch == self.epoch)
         return attempt.last
 
     def _open(self, attempt: Running) -> None:
-        assert not self.gap, "a gap in the log was not noticed"
+        assert not self.gap, "a gap in the WAL was not noticed"
         assert self.confirmed <= attempt.buffer.coverage.noted, "the slot's start is beyond the recorded coverage"
         if attempt.adopted and attempt is self.attempts[-1]:
             self.accepted = False

@@ -16,7 +16,7 @@ from thresher.tail.settings import TailLimits, TailSettings, Via
 
 
 def nothing_left(rows: list[int]) -> int:
-    """Return 0: rows of the log have only numbers of their attempt, so none can be counted after a recovery."""
+    """Return 0: rows of the WAL have only numbers of their attempt, so none can be counted after a recovery."""
     return 0 * len(rows)
 
 

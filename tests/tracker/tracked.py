@@ -59,7 +59,7 @@ def figure(tracker: Tracker, name: str) -> float:
     """Return the sum of a figure over all shards, from counters or gauges."""
     found = tracker.snapshot()
     gauged = sum(shard.gauges.get(name, 0) for shard in (found.shards if found else ()))
-    return tracker.ledger.total(name) or gauged
+    return tracker.process_counts.total(name) or gauged
 
 
 def start(number: int, after_ms: int, *, queue: bytes = b"orders", **fields: Any) -> Marker:

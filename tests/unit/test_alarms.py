@@ -59,7 +59,7 @@ def test_rejections_are_logged_once_a_minute_per_topic(caplog: pytest.LogCapture
 def test_dead_rows_are_logged_with_the_command_for_them(
     outbox: TableName, shape: Shape, command: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = HeldTopics("orders", look=dead_command(outbox, shape, "list"))
+    told = HeldTopics("orders", hint=dead_command(outbox, shape, "list"))
     told.observe(0, "dead", {"rows": 2, "first": 7, "why": "too large"})
     (record,) = caplog.records
     assert (

@@ -87,10 +87,10 @@ def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     with directory.unfinished("x") as file:
         file.write(b"all")
     assert not (tmp_path / "a" / "x").exists()
-    directory.name_it("x")
+    directory.give_final_name("x")
     assert (tmp_path / "a" / "x").read_bytes() == b"all"
     with pytest.raises(ArchiverBusy, match="another archiver has removed"):
-        directory.name_it("x")
+        directory.give_final_name("x")
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,16 @@ from thresher.db.problem import DatabaseLost
 from thresher.delivery.batch import NOTHING_YET
 from thresher.delivery.effects import Begin, Init, Take
 from thresher.delivery.fate import SENT
-from thresher.delivery.shard import lane_producer
-from thresher.relay.settings import Delivery, Mandate, Settings
+from thresher.delivery.shard import producer_factory
+from thresher.relay.settings import Delivery, Settings, ShardAssignment
 from thresher.relay.shard import attempt
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
 from thresher.relay.store import store_of
-from thresher.spark.bell import Bell
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
-MANDATE = Mandate(
+ASSIGNMENT = ShardAssignment(
     settings=Settings(
         name="orders",
         dsn="",
@@ -51,9 +51,15 @@ class Attempts:
 
     def __call__(self) -> Attempt:
         shard = Shard(
-            pipeline="orders", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=self._resources
+            pipeline="orders",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=self._resources,
         )
-        return Attempt(shard, MANDATE, read_ahead_of(shard, MANDATE))
+        return Attempt(shard, ASSIGNMENT, read_ahead_of(shard, ASSIGNMENT))
 
 
 @pytest.fixture
@@ -72,7 +78,7 @@ def test_a_task_that_spark_runs_again_marks_with_other_ids(attempts: Attempts) -
 
 def test_a_mark_begins_with_leader_id_and_shard_number(attempts: Attempts) -> None:
     mark = attempts().leader(3)
-    assert (mark.bytes[:8], mark.bytes[8]) == (uuid.UUID(MANDATE.term).bytes[:8], 0)
+    assert (mark.bytes[:8], mark.bytes[8]) == (uuid.UUID(ASSIGNMENT.term).bytes[:8], 0)
 
 
 def test_a_failed_settling_is_noticed_without_another_row(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +104,7 @@ def test_the_opening_record_has_the_databases_time(attempts: Attempts, monkeypat
         def __getattr__(self, _name: str) -> Any:
             return lambda *_: None
 
-    monkeypatch.setattr(lane_producer, "producer_of", lambda _: lambda _properties: Client())
+    monkeypatch.setattr(producer_factory, "producer_of", lambda _: lambda _properties: Client())
     transactions = attempts().transactions
     now = [5.0]
     transactions.clock = ServerClock(1_000.0, monotonic=lambda: now[0])

@@ -22,8 +22,8 @@ class Hand:
 
 def leading(clock: Hand) -> Candidacy:
     candidacy = Candidacy(clock)
-    candidacy.tell(Granted())
-    candidacy.tell(Confirmed(until=5.0))
+    candidacy.handle(Granted())
+    candidacy.handle(Confirmed(until=5.0))
     assert isinstance(candidacy.wait(0), Acquired)
     return candidacy
 
@@ -34,7 +34,7 @@ def test_a_leader_past_its_deadline_has_no_id() -> None:
     clock.now = 5.0
     assert candidacy.leader_id is None
     # A late confirmation begins another leadership.
-    before = candidacy.tell(Confirmed(until=9.0))
+    before = candidacy.handle(Confirmed(until=9.0))
     assert isinstance(before[0], Acquired)
     assert candidacy.wait(0) == Fenced(reason=LATE)
 
@@ -52,8 +52,8 @@ def test_a_wait_ends_with_a_change_by_another_thread() -> None:
     candidacy = Candidacy()
 
     def lead() -> None:
-        candidacy.tell(Granted())
-        candidacy.tell(Confirmed(until=candidacy.now() + 600))
+        candidacy.handle(Granted())
+        candidacy.handle(Confirmed(until=candidacy.now() + 600))
 
     threading.Timer(0.05, lead).start()
     assert isinstance(candidacy.wait(60), Acquired)
@@ -61,8 +61,8 @@ def test_a_wait_ends_with_a_change_by_another_thread() -> None:
 
 def test_a_wait_ends_when_the_deadline_passes() -> None:
     candidacy = Candidacy()
-    candidacy.tell(Granted())
-    candidacy.tell(Confirmed(until=candidacy.now() + 0.5))
+    candidacy.handle(Granted())
+    candidacy.handle(Confirmed(until=candidacy.now() + 0.5))
     assert isinstance(candidacy.wait(0), Acquired)
     assert candidacy.wait(60) == Fenced(reason=LATE)
 
@@ -82,4 +82,4 @@ def test_a_closed_candidacy_reports_its_end_once() -> None:
     assert candidacy.leader_id is None
     assert candidacy.wait(0) == Revoked()
     assert candidacy.wait(600) is None
-    assert candidacy.tell(Granted()) == []
+    assert candidacy.handle(Granted()) == []

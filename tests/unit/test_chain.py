@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thresher.spark.bell import Bell
 from thresher.spark.pipeline import Step
 from thresher.spark.problem import InputLeft, StepUnusable, WrongBatch
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.chain import run_chain
 from thresher.spark.worker.shard import Figures, Shard
 
@@ -17,16 +17,22 @@ Batches = Iterator[pa.RecordBatch]
 
 
 @pytest.fixture
-def bell() -> Bell:
-    return Bell()
+def stop_requested() -> SignalSafeEvent:
+    return SignalSafeEvent()
 
 
 @pytest.fixture
-def shard(bell: Bell) -> Iterator[Shard]:
+def shard(stop_requested: SignalSafeEvent) -> Iterator[Shard]:
     with ExitStack() as resources:
         yield Shard(
-            pipeline="test", index=0, shards=1, attempt=1, bell=bell, figures=Figures(), resources=resources
-        )  # fmt: skip
+            pipeline="test",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=stop_requested,
+            figures=Figures(),
+            resources=resources,
+        )
 
 
 @pytest.fixture
@@ -79,7 +85,9 @@ def test_the_last_function_pulls_one_batch_at_a_time(shard: Shard, steps: Any) -
     assert log == ["open", "read 0", "published 0", "read 1", "published 1", "read 2", "published 2"]
 
 
-def test_a_stop_finishes_the_open_batch_and_reads_no_other(shard: Shard, bell: Bell, steps: Any) -> None:
+def test_a_stop_finishes_the_open_batch_and_reads_no_other(
+    shard: Shard, stop_requested: SignalSafeEvent, steps: Any
+) -> None:
     read_numbers, published = [], []
 
     def reads(shard: Shard, config: Any) -> Batches:
@@ -90,14 +98,14 @@ def test_a_stop_finishes_the_open_batch_and_reads_no_other(shard: Shard, bell: B
     def publishes(shard: Shard, config: Any, batches: Batches) -> None:
         for batch in batches:
             if batch["number"][0].as_py() == 2:
-                bell.ring("stop")
+                stop_requested.set("stop")
             published.append(batch["number"][0].as_py())
 
     run_chain(steps(reads, publishes), shard)
     assert read_numbers == published == [0, 1, 2]
 
 
-def test_functions_are_closed_in_reverse_before_their_resources(steps: Any, bell: Bell) -> None:
+def test_functions_are_closed_in_reverse_before_their_resources(steps: Any, stop_requested: SignalSafeEvent) -> None:
     log = []
 
     class Connection:
@@ -126,7 +134,15 @@ def test_functions_are_closed_in_reverse_before_their_resources(steps: Any, bell
         raise ValueError("no")
 
     with ExitStack() as resources:
-        shard = Shard(pipeline="t", index=0, shards=1, attempt=1, bell=bell, figures=Figures(), resources=resources)
+        shard = Shard(
+            pipeline="t",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=stop_requested,
+            figures=Figures(),
+            resources=resources,
+        )
         with pytest.raises(ValueError, match="no"):
             run_chain(steps(reads, changes, fails), shard)
     assert log == ["connected", "transform closed", "reader closed", "disconnected"]

@@ -1,4 +1,4 @@
-"""The queue between the thread that reads the log and the one that publishes."""
+"""The queue between the thread that reads the WAL and the one that publishes."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which attempt holds a shard by its claims, and how an attempt reacts to a blocked lane."""
+"""Which attempt holds a shard by its claims, and how an attempt reacts to a blocked transactional id."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from thresher.delivery.carrier import Carrier, ShardIdentity
-from thresher.delivery.claims import LANES, UNCLAIMED, Claim, decoded, holder
+from thresher.delivery.claims import IDS_PER_SHARD, UNCLAIMED, Claim, decoded, holder
 from thresher.delivery.effects import Blocked, Control, Holder, Init, ReadControl, ReadHolder, ReadProgress, WriteClaim
 from thresher.delivery.rules import Rules
 from thresher.kafka.problem import BrokerLost
@@ -15,11 +15,11 @@ from thresher.relay.protocol.progress import Origin, OutboxProgress, Progress
 ORIGIN = Origin(outbox_id="ours", system_id="s", incarnation="1", term="now", shard=0)
 
 
-def claim(lane: int, claimant: str) -> Claim:
-    return Claim(lane=lane, claimant=claimant)
+def claim(id_index: int, claimant: str) -> Claim:
+    return Claim(id_index=id_index, claimant=claimant)
 
 
-@pytest.mark.parametrize("each", [claim(0, "a"), Claim(lane=2, claimant="3d0e-11", number=7), UNCLAIMED])
+@pytest.mark.parametrize("each", [claim(0, "a"), Claim(id_index=2, claimant="3d0e-11", number=7), UNCLAIMED])
 def test_a_claim_is_read_as_it_was_written(each: Claim) -> None:
     assert decoded(each.encoded()) == each
 
@@ -31,12 +31,12 @@ def test_any_other_key_is_no_claim(key: bytes | None) -> None:
     assert decoded(key) is None
 
 
-def test_claims_through_the_same_lane_count_in_their_order() -> None:
+def test_claims_of_the_same_id_count_in_their_order() -> None:
     assert holder(None, []) == UNCLAIMED
     assert holder(None, [claim(0, "a"), claim(0, "b")]) == claim(0, "b")
 
 
-def test_only_the_holder_may_change_lanes() -> None:
+def test_only_the_holder_may_change_ids() -> None:
     moved = replace(claim(1, "a"), number=1)
     assert holder(claim(0, "a"), [moved]) == moved
     assert holder(claim(0, "a"), [claim(1, "b")]) == claim(0, "a")
@@ -45,18 +45,18 @@ def test_only_the_holder_may_change_lanes() -> None:
 
 
 class Recovery:
-    """Runs recoveries of one attempt. Transactions of `blocked` lanes do not end; `holder` answers `ReadHolder`."""
+    """Runs recoveries of one attempt. Transactions of `blocked` ids do not end; `holder` answers `ReadHolder`."""
 
     def __init__(self) -> None:
         progress = OutboxProgress(outbox_id="ours", term="now", shard=0)
         self.carrier = Carrier(ShardIdentity(outbox_id="ours", term="now", shard=0), Rules(), progress)
         self.blocked: set[int] = set()
-        self.holder = Holder(lane=0, ours=False)
+        self.holder = Holder(id_index=0, ours=False)
         self.inits: list[int] = []
         self.doubts = 0
 
     def run(self) -> list[int]:
-        """Recover, and return the lanes that were initialised."""
+        """Recover, and return the transactional ids that were initialised."""
         self.inits = []
         steps = self.carrier.recover()
         answer: Any = None
@@ -70,15 +70,15 @@ class Recovery:
         match effect:
             case ReadControl():
                 return Control(outbox_id="ours", term="now", system_id="s", incarnation="1")
-            case Init(lane=lane):
-                self.inits.append(lane)
-                return Blocked("narrow/0 has no leader") if lane in self.blocked else None
+            case Init(id_index=id_index):
+                self.inits.append(id_index)
+                return Blocked("narrow/0 has no leader") if id_index in self.blocked else None
             case WriteClaim() if self.doubts:
                 self.doubts -= 1
                 return False
             case WriteClaim():
-                if self.holder.ours or self.holder.lane == self.inits[-1]:
-                    self.holder = Holder(lane=self.inits[-1], ours=True)
+                if self.holder.ours or self.holder.id_index == self.inits[-1]:
+                    self.holder = Holder(id_index=self.inits[-1], ours=True)
             case ReadHolder():
                 return self.holder
             case ReadProgress():
@@ -86,7 +86,7 @@ class Recovery:
         return None
 
 
-def test_the_holder_of_a_blocked_lane_goes_on_with_another() -> None:
+def test_the_holder_of_a_blocked_id_goes_on_with_another() -> None:
     recovery = Recovery()
     assert recovery.run() == [0]
     recovery.blocked = {0, 1}
@@ -94,7 +94,7 @@ def test_the_holder_of_a_blocked_lane_goes_on_with_another() -> None:
     assert recovery.run() == [2]
 
 
-def test_an_attempt_without_the_blocked_lane_waits() -> None:
+def test_an_attempt_without_the_blocked_id_waits() -> None:
     recovery = Recovery()
     recovery.blocked = {0}
     with pytest.raises(BrokerLost, match="narrow/0 has no leader"):
@@ -102,29 +102,29 @@ def test_an_attempt_without_the_blocked_lane_waits() -> None:
     assert recovery.inits == [0]
 
 
-def test_a_new_attempt_follows_the_holder_to_its_lane() -> None:
+def test_a_new_attempt_follows_the_holder_to_its_id() -> None:
     for blocked in ([], [0]):
         recovery = Recovery()
-        recovery.blocked, recovery.holder = set(blocked), Holder(lane=2, ours=False)
+        recovery.blocked, recovery.holder = set(blocked), Holder(id_index=2, ours=False)
         assert recovery.run() == [0, 2]
 
 
 def test_a_displaced_holder_leaves_and_fences_nobody() -> None:
     recovery = Recovery()
     recovery.run()
-    recovery.blocked, recovery.holder = {0}, Holder(lane=1, ours=False)
+    recovery.blocked, recovery.holder = {0}, Holder(id_index=1, ours=False)
     with pytest.raises(BrokerLost):
         recovery.run()
     assert recovery.inits == [0]
 
 
-def test_an_attempt_waits_when_all_its_lanes_are_blocked() -> None:
+def test_an_attempt_waits_when_all_its_ids_are_blocked() -> None:
     recovery = Recovery()
     recovery.run()
-    recovery.blocked = set(range(LANES))
+    recovery.blocked = set(range(IDS_PER_SHARD))
     with pytest.raises(BrokerLost):
         recovery.run()
-    assert recovery.inits == list(range(LANES))
+    assert recovery.inits == list(range(IDS_PER_SHARD))
 
 
 def test_an_uncertain_claim_is_repeated_and_finally_given_up() -> None:
@@ -137,7 +137,7 @@ def test_an_uncertain_claim_is_repeated_and_finally_given_up() -> None:
 
 
 def test_a_copy_of_an_older_claim_moves_nothing_back() -> None:
-    first, moved = Claim(lane=0, claimant="U", number=1), Claim(lane=1, claimant="U", number=2)
+    first, moved = Claim(id_index=0, claimant="U", number=1), Claim(id_index=1, claimant="U", number=2)
     # The last claim is a foreign copy with a valid seal.
     assert holder(first, [moved, first]) == moved
-    assert holder(first, [moved, replace(moved, lane=2, number=3)]).lane == 2
+    assert holder(first, [moved, replace(moved, id_index=2, number=3)]).id_index == 2

@@ -13,7 +13,7 @@ from thresher.capture.configuration import CaptureForm, load_capture_config
 from thresher.config.setting import keys_of
 from thresher.harvest.configuration import load
 from thresher.harvest.form import KEYS
-from thresher.harvest.reaper import KEYS_OF_HARVEST, LIMITS
+from thresher.harvest.goharvest_file import KEYS_OF_HARVEST, LIMITS
 from thresher.kafka.transactional import GUARDED
 from thresher.queue.configuration import _GUARDED, QueueConfig, load_queue_config
 from thresher.tail.configuration import TailForm, load_tail_config

@@ -10,7 +10,7 @@ from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.delivery.reading.prefetch import every, pause
 from thresher.harvest.configuration import load
-from thresher.harvest.judgement import judge
+from thresher.harvest.settings_check import check_settings
 from thresher.outbox import Limits, Message, Outbox, Shape
 from thresher.publisher import Cleared, Dispatcher
 from thresher.publisher.dispatch_table import LockedRow
@@ -126,9 +126,9 @@ def test_a_programs_settings_are_refused_like_a_files() -> None:
         "name": "orders", "dsn": "host=db", "outbox": TableName(table="outbox"), "kafka": KAFKA,
         "dispatch": Dispatch.IMMEDIATE, "settling": Settling.STAMP,
     }  # fmt: skip
-    judge(Settings(**given, delivery=Delivery.AT_LEAST_ONCE))
+    check_settings(Settings(**given, delivery=Delivery.AT_LEAST_ONCE))
     with pytest.raises(ConfigurationInvalid, match="at-least-once"):
-        judge(Settings(**given))
+        check_settings(Settings(**given))
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def test_a_member_reports_that_it_has_not_joined_yet() -> None:
     membership = Membership("g", lambda: now[0])
     assert [membership.trouble] == [JOINING]
     now[0] = 16.0
-    membership.told(said("query-coord", "init"))
+    membership.take_statistics(said("query-coord", "init"))
     assert [membership.trouble] == ["it has not joined the group g"]
-    membership.told(said("up", "steady"))
+    membership.take_statistics(said("up", "steady"))
     assert membership.trouble is None
 
 
@@ -35,11 +35,11 @@ def test_a_rebalance_is_no_trouble_and_a_lost_coordinator_is() -> None:
     now = [0.0]
     membership = Membership("g", lambda: now[0])
     membership.assigned()
-    membership.told(said("up", "wait-join"))
+    membership.take_statistics(said("up", "wait-join"))
     now[0] = 15.0
     assert membership.trouble is None
     now[0] = 16.0
-    membership.told(said("wait-coord", "init"))
+    membership.take_statistics(said("wait-coord", "init"))
     assert [membership.trouble] == ["it is out of the group g"]
     membership.assigned()
     assert membership.trouble is None
@@ -47,7 +47,7 @@ def test_a_rebalance_is_no_trouble_and_a_lost_coordinator_is() -> None:
 
 def test_statistics_of_a_client_without_a_group_are_accepted() -> None:
     membership = Membership("g", lambda: 0.0)
-    membership.told("{}")
+    membership.take_statistics("{}")
     assert membership.trouble is not None
 
 

@@ -14,6 +14,7 @@ from thresher.delivery.effects import (
     AwaitSettled,
     Begin,
     Blocked,
+    CheckTransactionEnded,
     CloseAhead,
     Commit,
     Control,
@@ -35,7 +36,6 @@ from thresher.delivery.effects import (
     Settle,
     Survey,
     Take,
-    TryLane,
     WaitForTransform,
     WriteClaim,
     WriteProgress,
@@ -80,7 +80,7 @@ class Run:
         self.due: Effect = next(self.steps)
         self.answers: dict[type[Effect], Callable[[Any], Any]] = {
             ReadControl: lambda _: control(),
-            ReadHolder: lambda _: Holder(lane=self.lane, ours=True),
+            ReadHolder: lambda _: Holder(id_index=self.id_index, ours=True),
             ReadProgress: lambda _: [self.last],
             Survey: lambda effect: self.surveyed(dict.fromkeys(effect.topics, Available(partitions=3))),
             Produce: lambda _: [],
@@ -93,9 +93,9 @@ class Run:
         self.last = record(7)
 
     @property
-    def lane(self) -> int:
-        """Return the lane that was initialised last."""
-        return next(effect.lane for effect in reversed(self.seen) if isinstance(effect, Init))
+    def id_index(self) -> int:
+        """Return the transactional id that was initialised last."""
+        return next(effect.id_index for effect in reversed(self.seen) if isinstance(effect, Init))
 
     def surveyed(self, statuses: dict[str, Any]) -> Surveyed:
         return Surveyed(now=self.now, topics=statuses)
@@ -488,27 +488,27 @@ def test_rows_whose_partition_appeared_are_sent_together() -> None:
     assert Lift("t") in done
 
 
-def test_a_silent_topic_is_retried_after_its_lane_ended() -> None:
+def test_a_silent_topic_is_retried_after_its_transaction_ended() -> None:
     silent = Fault(kind=None, why="no answer from u/0", topic="u")
     run = Run().flushes([silent])
-    run.on(Init, lambda effect: Blocked("u does not answer") if effect.lane == 0 else None)
-    run.on(TryLane, lambda _: False)
+    run.on(Init, lambda effect: Blocked("u does not answer") if effect.id_index == 0 else None)
+    run.on(CheckTransactionEnded, lambda _: False)
     assert fates(run.carry(row(1, topic="u"), row(2))) == {}
-    # The shard goes on with another lane, and does not try the topic.
+    # The shard goes on with another id, and does not try the topic.
     assert fates(run.work_off(row(1, topic="u"), row(2))) == {2: Sent}
-    assert run.lane == 1
+    assert run.id_index == 1
     tries = 0
     for run.now in range(600):
         done = run.carry(row(1, topic="u"), row(3))
         assert fates(done) == {3: Sent}
-        tries += done.count(TryLane(0))
+        tries += done.count(CheckTransactionEnded(0))
         # No transaction waits for the topic, and no successor is fenced.
-        assert kinds(done).count(CloseAhead) == done.count(TryLane(0))
+        assert kinds(done).count(CloseAhead) == done.count(CheckTransactionEnded(0))
     assert 3 <= tries <= 15
-    run.on(TryLane, lambda _: True)
+    run.on(CheckTransactionEnded, lambda _: True)
     run.now = 5_000.0
     assert fates(run.carry(row(1, topic="u"), row(4))) == {1: Sent, 4: Sent}
-    assert not [effect for effect in run.carry(row(5, topic="u")) if isinstance(effect, TryLane)]
+    assert not [effect for effect in run.carry(row(5, topic="u")) if isinstance(effect, CheckTransactionEnded)]
 
 
 TOO_EARLY = Fault(kind=Kind.REJECTED, why="its time is ahead", passing=True)

@@ -49,7 +49,7 @@ def test_without_answers_no_healthy_topic_is_at_fault() -> None:
 
 
 def test_a_transient_record_error_is_its_topics_fault() -> None:
-    late = Undelivered(refusal=Refusal.MOMENT, why="timed out", topic="narrow")
+    late = Undelivered(refusal=Refusal.TRANSIENT, why="timed out", topic="narrow")
     assert faults().of([late], RowList()) == [Fault(kind=None, why="narrow: timed out", topic="narrow")]
 
 
@@ -63,7 +63,7 @@ def not_delivered(refusal: Refusal, *keys: bytes) -> list[Undelivered]:
 
 def test_a_record_with_a_refused_timestamp_is_found_by_key() -> None:
     rows = RowList([sent(1, b"a"), sent(2, b"b"), sent(3, b"b", 5), sent(4, b"c", 5)])
-    undelivered = not_delivered(Refusal.NEIGHBOUR, b"a", b"b", b"c") + not_delivered(Refusal.TIME, b"b")
+    undelivered = not_delivered(Refusal.CAUSED_BY_ANOTHER, b"a", b"b", b"c") + not_delivered(Refusal.TIME, b"b")
     # Two rows have this key; the other row's timestamp may come from the clock.
     found = faults().of(undelivered, rows)
     assert [(fault.place, fault.passing, fault.doubtful) for fault in found] == [(1, True, True), (2, True, True)]
@@ -75,7 +75,7 @@ def test_a_record_with_a_refused_timestamp_is_found_by_key() -> None:
 
 def test_several_refused_records_are_each_tried_alone() -> None:
     rows = RowList([sent(1, b"a", 5), sent(2, b"b"), sent(3, b"b", 5), sent(4, b"c", 5)])
-    undelivered = not_delivered(Refusal.NEIGHBOUR, b"c") + not_delivered(Refusal.ROW, b"a", b"b")
+    undelivered = not_delivered(Refusal.CAUSED_BY_ANOTHER, b"c") + not_delivered(Refusal.ROW, b"a", b"b")
     found = faults().of(undelivered, rows)
     assert [(fault.place, fault.doubtful) for fault in found] == [(0, True), (1, True), (2, True)]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from thresher.spark.bell import Bell
 from thresher.spark.frame_socket import ConnectionBroken, FrameSocket
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def test_unsent_bytes_are_kept_and_sent_later(ends: tuple[FrameSocket, socket.so
 
 
 def test_a_bell_wakes_at_once_and_stays_set() -> None:
-    bell = Bell()
-    assert not bell.wait(0.0)
-    bell.ring("first")
-    bell.ring("second")
+    event = SignalSafeEvent()
+    assert not event.wait(0.0)
+    event.set("first")
+    event.set("second")
     began = time.monotonic()
-    assert bell.wait(600.0)
+    assert event.wait(600.0)
     assert time.monotonic() - began < 300
-    assert bell.why == "first"
+    assert event.why == "first"

@@ -11,8 +11,8 @@ from thresher.kafka.producer_problem import ProducerRefused
 from thresher.kafka.refusal import Refusal
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.configuration import QueueConfig, configured
-from thresher.queue.hand_off.intake import Batch, Intake, Span
 from thresher.queue.hand_off.member import MemberThread, Rejoin
+from thresher.queue.hand_off.polled_records import Batch, PolledRecords, Span
 from thresher.queue.hand_off.protocol import (
     Begin,
     Commit,
@@ -327,7 +327,7 @@ def hand_off(member: Membership, steps: GivingUp) -> None:
     config = configured({"bootstrap-servers": "localhost:1", "message-topic": "m", "marker-topic": "k"})
     unused = cast("Any", None)
     thread = MemberThread(b"q", config, unused, cast("Any", steps), unused, ReceiveBuffer(), unused, Figures())
-    thread._hand_off(batch_of(1), cast("Any", member), Intake(most_skipped=1, most_bytes=1))
+    thread._hand_off(batch_of(1), cast("Any", member), PolledRecords(most_skipped=1, most_bytes=1))
 
 
 def test_a_batch_given_up_without_a_rebalance_ends_the_membership() -> None:
@@ -388,12 +388,12 @@ def test_a_batch_of_other_queues_records_has_no_starts() -> None:
 
 @pytest.mark.parametrize("refusal", [Refusal.ROW, Refusal.SIZE, Refusal.TIME])
 def test_a_refused_record_outweighs_missing_answers(refusal: Refusal) -> None:
-    faults = [(Refusal.MOMENT, "slow", "k"), (refusal, "too large", "k"), (Refusal.MOMENT, "slow", "k")]
+    faults = [(Refusal.TRANSIENT, "slow", "k"), (refusal, "too large", "k"), (Refusal.TRANSIENT, "slow", "k")]
     assert judged(faults) == TOO_LARGE
 
 
 def test_a_missing_answer_is_uncertain() -> None:
-    assert judged([(Refusal.MOMENT, "slow", "k")]) == Uncertain("slow")
+    assert judged([(Refusal.TRANSIENT, "slow", "k")]) == Uncertain("slow")
     assert judged([]) is None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from thresher.relay.report.metrics import WORDING
-from thresher.service.health import Role, ServerHealth, ShardHealth, Vitals, liveness, readiness
+from thresher.service.health import ProcessHealth, Role, ServerHealth, ShardHealth, liveness, readiness
 
 UP = ShardHealth(shard=0, state="running", working=True)
 RECOVERING = ShardHealth(shard=1, state="running", working=False)
@@ -19,12 +19,12 @@ SILENT = ServerHealth(up=False, kind="broker_lost", text="the broker failed: it 
 UNHEARD = ServerHealth(up=False, kind="election_waits", text="it has not answered yet")
 
 
-def seen(**known: Any) -> Vitals:
-    return Vitals(wording=WORDING, **known)
+def seen(**known: Any) -> ProcessHealth:
+    return ProcessHealth(wording=WORDING, **known)
 
 
 @pytest.mark.parametrize(
-    ("vitals", "code", "reason"),
+    ("process_health", "code", "reason"),
     [
         (seen(role=Role.LEADING, shards=[UP]), 200, "relaying"),
         (seen(role=Role.LEADING, shards=[UP], alarms=["orders"]), 200, "relaying"),
@@ -46,10 +46,10 @@ def seen(**known: Any) -> Vitals:
         (seen(role=Role.FAILED), 503, "failed"),
     ],
 )
-def test_relaying_leaders_and_capable_standbys_are_ready(vitals: Vitals, code: int, reason: str) -> None:
-    answer = readiness(vitals).answer()
+def test_relaying_leaders_and_capable_standbys_are_ready(process_health: ProcessHealth, code: int, reason: str) -> None:
+    answer = readiness(process_health).answer()
     assert isinstance(answer.content, dict)
-    assert (answer.code, answer.content["reason"], answer.content["role"]) == (code, reason, str(vitals.role))
+    assert (answer.code, answer.content["reason"], answer.content["role"]) == (code, reason, str(process_health.role))
     assert answer.content["status"] == ("ok" if code == 200 else "not ok")
 
 
@@ -67,7 +67,7 @@ def test_an_unready_process_gives_its_reason() -> None:
 
 @pytest.mark.parametrize("role", list(Role))
 def test_liveness_does_not_fail_for_unreachable_servers(role: Role) -> None:
-    vitals = seen(
+    process_health = seen(
         role=role,
         trouble=LOST,
         waiting_for="the database",
@@ -75,7 +75,7 @@ def test_liveness_does_not_fail_for_unreachable_servers(role: Role) -> None:
         servers={"broker": SILENT},
         silent_seconds={"engine": 5.0, "watch": 0.0},
     )
-    assert liveness(vitals).answer().code == 200
+    assert liveness(process_health).answer().code == 200
 
 
 @pytest.mark.parametrize("silent", [{"engine": 31.0, "watch": 0.0}, {"engine": 0.0, "watch": math.inf}])

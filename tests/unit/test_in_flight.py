@@ -57,10 +57,10 @@ def test_at_most_a_thousand_short_keys_are_reported() -> None:
     in_flight.sent([b"\xff" * 3_000 + b"%d" % number for number in range(10)])
     figures = Figures()
     figures.notes["keys"] = in_flight.keys
-    assert 1 <= len(figures.told()["keys"]) < 10
+    assert 1 <= len(figures.current_notes()["keys"]) < 10
 
 
 def test_an_oversized_note_is_left_out_of_a_heartbeat() -> None:
     figures = Figures()
     figures.notes.update(long=lambda: ["x" * 100_000], short=lambda: ["y"])
-    assert figures.told() == {"short": ["y"]}
+    assert figures.current_notes() == {"short": ["y"]}

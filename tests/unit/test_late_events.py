@@ -15,7 +15,7 @@ from thresher.relay.settings import Settings
 from thresher.service import leading
 from thresher.service.events.event import REFRESHED, Event, LeaderRefreshed
 from thresher.service.leading import Leading
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.driver.snapshot import EngineState, Snapshot
 from thresher.spark.policy import Policy
 
@@ -58,7 +58,7 @@ class Term:
         self.seen: list[tuple[int, str]] = []
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         yield []
 
     def observe(self, shard: int, event: str, _fields: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The buffer of changes that were read from the log and that no progress record covers yet."""
+"""The buffer of changes that were read from the WAL and that no progress record covers yet."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -128,7 +128,7 @@ def test_no_change_is_given_before_dead_ones_are_stored() -> None:
     (owed,) = buffer.add(chunk(position(20), ended=21))
     assert (owed.row[0], owed.fate) == (20, BAD)
     assert taken(buffer) == []
-    buffer.paid()
+    buffer.dead_written()
     assert taken(buffer) == [1]
 
 
@@ -136,7 +136,7 @@ def test_dead_changes_before_the_slot_were_stored() -> None:
     buffer = LogBuffer(Bounds())
     buffer.cover(Coverage(position=position(20), dead={position(20): BAD}))
     buffer.begin_at(21)
-    assert not buffer.owes
+    assert not buffer.has_unwritten_dead
 
 
 def test_a_record_found_later_removes_its_changes() -> None:
@@ -144,7 +144,7 @@ def test_a_record_found_later_removes_its_changes() -> None:
     (found,) = buffer.cover(Coverage(position=position(20), dead={position(20): BAD}))
     assert found.row[0] == 20
     assert taken(buffer) == [3]
-    assert not buffer.owes
+    assert not buffer.has_unwritten_dead
     assert buffer.cover(Coverage(position=position(20), dead={position(20): BAD})) == []
 
 
@@ -164,9 +164,9 @@ def test_a_dead_change_stays_owed_until_it_is_stored() -> None:
     assert len(buffer.add(chunk(position(20), ended=21))) == 1
     # The producer failed meanwhile, and recovery finds the same record.
     assert buffer.cover(covered) == []
-    assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (True, 10, {position(20): BAD})
-    buffer.paid()
-    assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (False, 21, {})
+    assert (buffer.has_unwritten_dead, buffer.after([]).noted, buffer.after([]).dead) == (True, 10, {position(20): BAD})
+    buffer.dead_written()
+    assert (buffer.has_unwritten_dead, buffer.after([]).noted, buffer.after([]).dead) == (False, 21, {})
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_log_without_changes_that_progress_names_is_foreign(named: Coverage, c
     buffer = LogBuffer(Bounds())
     buffer.cover(named)
     buffer.begin_at(10)
-    with pytest.raises(LogLost, match="another log"):
+    with pytest.raises(LogLost, match="another WAL"):
         buffer.add(came)
 
 

@@ -1,4 +1,4 @@
-"""The encoding of messages in the log, compared with the protobuf library."""
+"""The encoding of messages in the WAL, compared with the protobuf library."""
 
 import contextlib
 from datetime import UTC, datetime, timedelta

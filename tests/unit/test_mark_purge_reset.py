@@ -59,7 +59,7 @@ class Run:
         self.last = Progress(origin=ORIGIN, number=7, ids=[7], create_times=[0], fates=[SENT])
         good: dict[str, Callable[[Any], Any]] = {
             "ReadControl": lambda _: Control(outbox_id="ours", term="now", system_id="s", incarnation="1"),
-            "ReadHolder": lambda _: Holder(lane=0, ours=True),
+            "ReadHolder": lambda _: Holder(id_index=0, ours=True),
             "ReadProgress": lambda _: [self.last],
             "Survey": lambda effect: Surveyed(now=0.0, topics=dict.fromkeys(effect.topics, Available(partitions=3))),
             "Produce": lambda _: [],
@@ -177,10 +177,10 @@ def faults_of(*found: Undelivered, rows: Sequence[Row] = (row(1), row(2, b"l")))
 
 
 def test_a_failed_delivery_is_matched_by_topic_and_key() -> None:
-    assert faults_of(undelivered(Refusal.MOMENT, key=b"l")) == [Fault(kind=None, why="t: no", place=1)]
+    assert faults_of(undelivered(Refusal.TRANSIENT, key=b"l")) == [Fault(kind=None, why="t: no", place=1)]
     # Rows without a key cannot be distinguished.
     keyless = [row(1, None), row(2, None)]
-    assert faults_of(undelivered(Refusal.MOMENT, key=None), rows=keyless) == [Fault(kind=None, why="t: no")]
+    assert faults_of(undelivered(Refusal.TRANSIENT, key=None), rows=keyless) == [Fault(kind=None, why="t: no")]
 
 
 def test_a_missing_topic_is_the_topics_fault() -> None:
@@ -192,7 +192,7 @@ def test_a_record_refused_with_its_batch_names_no_row() -> None:
 
 
 def test_a_failed_progress_record_is_no_rows_fault() -> None:
-    assert faults_of(undelivered(Refusal.MOMENT, place=0, topic="p")) == []
+    assert faults_of(undelivered(Refusal.TRANSIENT, place=0, topic="p")) == []
     with pytest.raises(BrokerLost) as caught:
         faults_of(undelivered(Refusal.FENCED, place=0))
     assert fenced(caught.value)

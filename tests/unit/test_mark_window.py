@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.row import Record, Row
 from thresher.delivery.stored_rows import FewRows, batch_of, row_sizes
 from thresher.relay.protocol.mark_purge_reset import Bounds
@@ -15,7 +15,7 @@ from thresher.relay.protocol.scoreboard import Scoreboard
 from thresher.relay.settings import Limits
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-WINDOW = Ahead(most_rows=1_000, window_rows=5_000, window_bytes=1_000, most_bytes=600)
+WINDOW = ReadAheadLimits(most_rows=1_000, window_rows=5_000, window_bytes=1_000, most_bytes=600)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "settle", "discard"]), st.integers(0, 400)), max_size=60))
@@ -42,7 +42,7 @@ def test_bytes_in_flight_stay_within_the_window(steps: list[tuple[str, int]]) ->
 
 
 def test_bytes_in_flight_are_unlimited_without_a_window() -> None:
-    ahead = ReadAhead(Ahead(most_rows=1_000))
+    ahead = ReadAhead(ReadAheadLimits(most_rows=1_000))
     ahead.claim({1: 0}, 0, [100_000_000])
     assert not ahead.by_bytes
     assert ahead._is_due()

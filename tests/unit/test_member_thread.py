@@ -4,8 +4,8 @@ from typing import Any, cast
 
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.configuration import configured
-from thresher.queue.hand_off.intake import Batch, Intake
 from thresher.queue.hand_off.member import _BATCH_BYTES, _FULL_SECONDS, MemberThread
+from thresher.queue.hand_off.polled_records import Batch, PolledRecords
 from thresher.queue.hand_off.protocol import Outcome, Steps
 from thresher.queue.metrics import Figures
 from thresher.queue.wire.marker import MessageId
@@ -59,17 +59,17 @@ class Scene:
             cast("Any", range(in_progress)),
             Figures(),
         )
-        self.intake = Intake(most_skipped=100, most_bytes=_BATCH_BYTES)
+        self.polled = PolledRecords(most_skipped=100, most_bytes=_BATCH_BYTES)
         self.fill(b"")
 
     def fill(self, payload: bytes) -> None:
-        self.intake.forget()
-        self.intake.give(0, 0)
+        self.polled.forget()
+        self.polled.give(0, 0)
         for offset in range(10):
-            self.intake.add(record_of(MessageId(0, offset), payload, (), 1))
+            self.polled.add(record_of(MessageId(0, offset), payload, (), 1))
 
     def turn(self) -> None:
-        self.thread._turn(cast("Any", self.recording), self.intake)
+        self.thread._turn(cast("Any", self.recording), self.polled)
 
 
 def test_started_messages_stay_within_the_limit_in_progress() -> None:
@@ -95,6 +95,6 @@ def test_a_full_consumer_pauses_and_polls() -> None:
 
 def test_a_consumer_with_room_fetches_again() -> None:
     scene = Scene(0)
-    scene.intake.cut(9)
+    scene.polled.cut(9)
     scene.turn()
     assert scene.recording.calls == ["resume", "poll"]

@@ -20,8 +20,8 @@ from thresher.delivery.row import Record, Row, RowList
 from thresher.delivery.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE, Meter, counting_errors, shares
 from thresher.delivery.stored_rows import batch_of
 from thresher.kafka.producer_problem import ProducerProblem
+from thresher.observe.figure_sink import Number
 from thresher.observe.histogram import Histogram
-from thresher.observe.tally import Number
 from thresher.relay.protocol.progress import Origin, progress_of
 
 ORIGIN = Origin(outbox_id="o", system_id="s", incarnation="i", term="t", shard=0)

@@ -15,7 +15,7 @@ from thresher.relay.report.backlog import Backlog
 from thresher.relay.report.metrics import ERROR_KINDS, FAMILIES, WORDING, readings
 from thresher.service.health import Role, ServerHealth
 from thresher.service.metrics import ServiceMetrics, family, working
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.service.wording import Wording
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.driver.supervision import Phase
@@ -25,20 +25,20 @@ RUNNING = ShardSnapshot(
     shard=0, state=Phase.RUNNING, seconds=1, attempt=1, restarts=0, host="h", pid=1, last_error=None,
     resident_bytes=1000, gauges={"relaying": 1},
 )  # fmt: skip
-LEADING = Moment(
+LEADING = ServiceSnapshot(
     name="orders", role=Role.LEADING, ready=True, shards=(RUNNING,), counts={0: {"relayed": 3}, 1: {"relayed": 4}},
     driver={}, servers={"database": ServerHealth(up=True), "broker": ServerHealth(up=True)},
 )  # fmt: skip
 
 
-def scraped(moment: Moment, backlog: Backlog | None) -> Answer:
+def scraped(snapshot: ServiceSnapshot, backlog: Backlog | None) -> Answer:
     service = ServiceMetrics(WORDING, ERROR_KINDS, SERVERS)
-    return scrape(FAMILIES, [*service.readings(moment), *readings(moment, backlog)])
+    return scrape(FAMILIES, [*service.readings(snapshot), *readings(snapshot, backlog)])
 
 
-def shown(moment: Moment, backlog: Backlog | None = BACKLOG) -> dict[Any, float]:
+def shown(snapshot: ServiceSnapshot, backlog: Backlog | None = BACKLOG) -> dict[Any, float]:
     """Return samples by name and label values, in the order of the labels' names, without the label `relay`."""
-    answer = scraped(moment, backlog)
+    answer = scraped(snapshot, backlog)
     assert answer.kind.startswith("text/plain; version=0.0.4")
     assert isinstance(answer.content, bytes)
     found = {}

@@ -31,7 +31,7 @@ TestMachine = object
 
 def mutant(**changes: Any) -> Mutant:
     given = {
-        "room": "box", "name": "takes-two", "breaks": "One is taken.", "file": "src/box.py", "function": "Box.take",
+        "group": "box", "name": "takes-two", "breaks": "One is taken.", "file": "src/box.py", "function": "Box.take",
         "old": "return 1", "new": "return 2", "test": "tests/test_box.py::test_put", **changes,
     }  # fmt: skip
     return Mutant(**given)
@@ -89,6 +89,6 @@ def test_functions_cases_and_assigned_classes_are_tests(root: Path, test: str) -
     ],
 )
 def test_a_file_that_is_wrong_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / "room.toml").write_text(text)
+    (tmp_path / "group.toml").write_text(text)
     with pytest.raises(Misplaced, match=why):
         load(tmp_path)

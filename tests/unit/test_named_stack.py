@@ -10,7 +10,7 @@ from thresher.cli.options import resolve_dsn
 from thresher.cli.stack.app import down, list_stacks, status
 from thresher.cli.stack.choosing import export_lines, named_endpoints, with_broker, with_stack
 from thresher.core.errors import InvalidInput
-from thresher.devstack.kept import Endpoints, KeptStack
+from thresher.devstack.named_stack import Endpoints, NamedStack
 from thresher.devstack.problem import StackProblem
 
 RUNS = Endpoints(dsn="host=h password='p w'", bootstrap="h:1", processes={})
@@ -24,7 +24,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "mine.lock").touch()
-    monkeypatch.setattr(KeptStack, "endpoints", lambda stack: RUNS if stack.name == "mine" else None)
+    monkeypatch.setattr(NamedStack, "endpoints", lambda stack: RUNS if stack.name == "mine" else None)
 
 
 def test_a_named_stack_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +71,8 @@ def test_a_stack_is_the_broker_of_queues() -> None:
 
 
 def test_an_unknown_stack_cannot_be_stopped(capsys: pytest.CaptureFixture[str]) -> None:
-    KeptStack("mine").directory.mkdir()
-    KeptStack("mine").spec_file.write_text("{}")
+    NamedStack("mine").directory.mkdir()
+    NamedStack("mine").spec_file.write_text("{}")
     with pytest.raises(StackProblem, match="there is no stack 'nosuch'; there are: mine"):
         down("nosuch")
     with pytest.raises(typer.Exit):
@@ -83,9 +83,9 @@ def test_an_unknown_stack_cannot_be_stopped(capsys: pytest.CaptureFixture[str]) 
 
 def test_stacks_are_listed_with_their_servers(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("mine", "old"):
-        KeptStack(name).directory.mkdir()
-        KeptStack(name).spec_file.write_text("{}")
-        KeptStack(name).lock.touch()
+        NamedStack(name).directory.mkdir()
+        NamedStack(name).spec_file.write_text("{}")
+        NamedStack(name).lock.touch()
     list_stacks(as_json=True)
     mine, old = json.loads(capsys.readouterr().out)["stacks"]
     assert (mine["name"], mine["running"], mine["bootstrap"]) == ("mine", True, "h:1")
@@ -119,7 +119,7 @@ def test_exported_lines_survive_a_shell() -> None:
 
 
 def test_the_ports_of_the_last_run_are_remembered() -> None:
-    stack = KeptStack("mine")
+    stack = NamedStack("mine")
     assert stack.last_ports() is None
     stack.directory.mkdir()
     stack.ports_file.write_text(json.dumps({"postgres": 1, "kafka": [2, 3]}))

@@ -200,7 +200,7 @@ def test_a_failing_message_partition_is_replaced_by_another(
         assert writer.write(REDELIVERED, 1) == Committed()
     assert set(broker.placed) == {0, 1}, "a partition without a leader is not used"
     if answers:
-        broker.faults = [fault(Refusal.MOMENT, partition=0)]
+        broker.faults = [fault(Refusal.TRANSIENT, partition=0)]
     else:
         broker.unanswered = ("m", 0)
     assert isinstance(writer.write(REDELIVERED, 1), Undone)
@@ -229,7 +229,7 @@ def test_a_refused_message_is_reported_and_the_writer_continues(broker: Broker, 
         (fault(Refusal.SIZE, "m.dead"), RecordRefused),
         (fault(Refusal.TIME), ProducerProblem),
         (fault(Refusal.FENCED), ProducerFenced),
-        (fault(Refusal.MOMENT, "k"), ProducerProblem),
+        (fault(Refusal.TRANSIENT, "k"), ProducerProblem),
     ],
 )
 def test_a_record_needed_by_the_tracker_is_not_given_up(

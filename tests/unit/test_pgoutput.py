@@ -352,7 +352,7 @@ def test_a_stream_that_makes_no_sense_is_garbled(frames: list[bytes]) -> None:
 
 def test_a_source_without_a_schema_is_refused() -> None:
     made = LogReader(TableSource(table=TableName(table="outbox")))
-    with pytest.raises(DatabaseRefused, match="is not known, and the log names tables"):
+    with pytest.raises(DatabaseRefused, match="is not known, and the WAL names tables"):
         made.feed(wire.data(wire.relation(TABLE, "app", "outbox", wire.COLUMNS), 0))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.processes import eventually
 from thresher.db.problem import DatabaseLost
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers import probing
 from thresher.service.servers.probing import Probing
 from thresher.service.servers.reach import Reach
@@ -26,14 +26,14 @@ def test_failures_are_counted_until_a_server_is_reached() -> None:
         if (error := left.pop(0)) is not None:
             raise error
 
-    reach, ledger = Reach(["database"]), Ledger()
-    probes = Probing({"database": database}, reach, ledger)
+    reach, process_counts = Reach(["database"]), ProcessCounts()
+    probes = Probing({"database": database}, reach, process_counts)
     probes.start()
     eventually(lambda: reach.health()["database"].up, SOON_SECONDS)
     probes.close()
     # A server that was just reached is not probed.
     assert left == []
-    assert ledger.driver() == {"errors.database_lost": 1, "errors.unexpected": 1}
+    assert process_counts.driver() == {"errors.database_lost": 1, "errors.unexpected": 1}
 
 
 def test_a_probe_that_hangs_keeps_no_other_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_a_probe_that_hangs_keeps_no_other_and_no_end(monkeypatch: pytest.Monkey
         answer.wait(SOON_SECONDS)
 
     reach = Reach(["database", "broker"])
-    probes = Probing({"database": database, "broker": lambda: None}, reach, Ledger())
+    probes = Probing({"database": database, "broker": lambda: None}, reach, ProcessCounts())
     probes.start()
     eventually(lambda: reach.health()["broker"].up, SOON_SECONDS)
     assert not reach.health()["database"].up

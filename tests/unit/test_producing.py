@@ -70,8 +70,8 @@ def test_columns_are_produced_like_single_records(kinds: list[int], at_once: int
         topics, values, keys, partitions, _, headers = [list(each) for each in zip(*records, strict=True)] or [[]] * 6
         as_columns.produce_columns(topics, values, keys, partitions, headers)
     assert other.taken == client.taken
-    assert as_columns.unforgiven == one_by_one.unforgiven
-    assert {fault.place for fault in as_columns.unforgiven} == {
+    assert as_columns.unhandled_faults == one_by_one.unhandled_faults
+    assert {fault.place for fault in as_columns.unhandled_faults} == {
         place for place, kind in enumerate(kinds) if kind in {REFUSED, ODD}
     }
     assert other.flushes == client.flushes
@@ -80,7 +80,7 @@ def test_columns_are_produced_like_single_records(kinds: list[int], at_once: int
 def test_places_count_from_the_first() -> None:
     made, client = producer()
     made.produce_columns(["t", "u"], [bytes([GOOD]), bytes([ODD])], [None, None], [-1, -1], [None, None], first=7)
-    assert made.unforgiven == (
+    assert made.unhandled_faults == (
         Undelivered(refusal=Refusal.ROW, why="it cannot be a record: no such thing", topic="u", place=8),
     )
     assert client.taken == [("t", bytes([GOOD]), None, -1, None, None, NOW, None)]

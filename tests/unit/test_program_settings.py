@@ -14,7 +14,7 @@ from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest import Harvest, HarvestMisused, load, start_db_backend
 from thresher.harvest.form import KEYS
-from thresher.harvest.judgement import Judged, judge
+from thresher.harvest.settings_check import CheckedSettings, check_settings
 from thresher.outbox.shape import Shape
 from thresher.relay.settings import Coordination, Delivery, Dispatch, Limits, Settings, Settling, TopicLocking
 from thresher.service.form import ServiceForm
@@ -48,17 +48,17 @@ KINDS = {
 }  # fmt: skip
 
 
-def judged_or_told(settings: Settings, election: ElectionSettings | None = None) -> Judged | str:
+def checked_or_refused(settings: Settings, election: ElectionSettings | None = None) -> CheckedSettings | str:
     """Return the accepted settings, or the report of problems. Any other error fails the test."""
     try:
-        return judge(settings, election)
+        return check_settings(settings, election)
     except ConfigurationInvalid as refusal:
         return str(refusal)
 
 
 def problems(**given: Any) -> str:
     with pytest.raises(ConfigurationInvalid) as caught:
-        judge(Settings(**{**LEAST, **given}))
+        check_settings(Settings(**{**LEAST, **given}))
     assert caught.value.exit_code == 2
     return str(caught.value)
 
@@ -68,12 +68,12 @@ def test_strings_are_accepted_where_their_meaning_is_clear() -> None:
         **LEAST, outbox="parcels", schema="shop", shards="2", transform="m:f", delivery="at-least-once",  # type: ignore[arg-type]
         settle="stamp", limits={"batch_rows": "5"}, archive_after_seconds="9",  # type: ignore[arg-type]
     )  # fmt: skip
-    judged = judge(told, "neli").settings
-    assert judged == Settings(
+    checked = check_settings(told, "neli").settings
+    assert checked == Settings(
         **LEAST, outbox=TableName(table="parcels", schema="shop"), shards=2, transform=("m:f",),
         delivery=Delivery.AT_LEAST_ONCE, settle=Settling.STAMP, limits=Limits(batch_rows=5), archive_after_seconds=9.0,
     )  # fmt: skip
-    assert pickle.loads(pickle.dumps(judged)) == judged  # noqa: S301 - of our own making
+    assert pickle.loads(pickle.dumps(checked)) == checked  # noqa: S301 - of our own making
 
 
 def test_a_program_and_a_file_have_the_same_report() -> None:
@@ -88,9 +88,9 @@ def test_a_schema_in_the_table_name_is_refused_with_advice() -> None:
     text = problems(outbox="shop.outbox")
     assert "outbox: give outbox='outbox', schema='shop', or TableName(table='shop.outbox')" in text
     assert text.count("outbox: ") == 1, "it is reported once, in a program's words"
-    assert judge(Settings(**LEAST, outbox="outbox", schema="shop")).settings.outbox.schema == "shop"
+    assert check_settings(Settings(**LEAST, outbox="outbox", schema="shop")).settings.outbox.schema == "shop"
     literally = TableName(table="shop.outbox")
-    assert judge(Settings(**LEAST, outbox=literally)).settings.outbox == literally
+    assert check_settings(Settings(**LEAST, outbox=literally)).settings.outbox == literally
 
 
 def test_a_function_object_is_refused_in_favour_of_its_path() -> None:
@@ -106,20 +106,20 @@ def test_every_malformed_transform_is_reported() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_setting_of_a_wrong_type_is_in_the_report(name: str) -> None:
     for odd in ODD:
-        match judged_or_told(Settings(**{**LEAST, name: odd})):
+        match checked_or_refused(Settings(**{**LEAST, name: odd})):
             case str(report):
                 assert name in report, odd
-            case Judged(settings=settings):
+            case CheckedSettings(settings=settings):
                 assert isinstance(getattr(settings, name), KINDS[name]), odd
 
 
 @pytest.mark.parametrize("name", [*Limits.__slots__, *TopicLocking.__slots__])
 def test_every_bound_of_a_wrong_type_is_in_the_report(name: str) -> None:
     for odd in ODD:
-        match judged_or_told(Settings(**{**LEAST, "coordination": "topic-lock", name: odd})):
+        match checked_or_refused(Settings(**{**LEAST, "coordination": "topic-lock", name: odd})):
             case str(report):
                 assert name in report, odd
-            case Judged(settings=settings):
+            case CheckedSettings(settings=settings):
                 taken = settings.limits if name in Limits.__slots__ else settings.topic_locking
                 assert type(getattr(taken, name)) is type(getattr(type(taken)(), name)), odd
 
@@ -129,10 +129,10 @@ def test_every_bound_of_a_wrong_type_is_in_the_report(name: str) -> None:
 def test_an_election_of_a_wrong_type_is_in_the_report(name: str, kind: ElectionKind) -> None:
     for odd in ODD:
         told = replace(ElectionSettings(kind=kind), **{name: odd})
-        match judged_or_told(Settings(**LEAST), told):
+        match checked_or_refused(Settings(**LEAST), told):
             case str(report):
                 assert ("election" if name == "kind" else name) in report, odd
-            case Judged(election=ElectionSettings() as taken):
+            case CheckedSettings(election=ElectionSettings() as taken):
                 assert isinstance(taken.kind, ElectionKind), odd
 
 
@@ -199,7 +199,7 @@ def test_functions_among_the_properties_stay_there() -> None:
         return "t", 0.0
 
     kafka = {"metadata.broker.list": "k:1", "oauth_cb": token}
-    assert judge(Settings(**{**LEAST, "kafka": kafka})).settings.kafka == {
+    assert check_settings(Settings(**{**LEAST, "kafka": kafka})).settings.kafka == {
         "bootstrap.servers": "k:1",
         "oauth_cb": token,
     }

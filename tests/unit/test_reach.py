@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.processes import eventually
 from thresher.core.errors import Trouble
 from thresher.db.problem import DatabaseLost
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers import probing
 from thresher.service.servers.probing import Probing, rest_seconds
 from thresher.service.servers.reach import FRESH_SECONDS, Contact, Reach
@@ -103,8 +103,8 @@ def test_a_reached_server_is_not_probed_and_others_are() -> None:
 def test_a_server_with_unanswered_looks_is_probed_sometimes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_LOST_SECONDS", 0.2)
     reach, probes = Reach(["database"]), list[float]()
-    reach.failed("database", Trouble("no answer"), look=True)
-    watched = Probing({"database": lambda: probes.append(time.monotonic())}, reach, Ledger())
+    reach.failed("database", Trouble("no answer"), check=True)
+    watched = Probing({"database": lambda: probes.append(time.monotonic())}, reach, ProcessCounts())
     watched.start()
     eventually(lambda: len(probes) >= 3, 30.0)
     watched.close()

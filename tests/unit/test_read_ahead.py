@@ -11,7 +11,7 @@ import pytest
 
 from thresher.delivery.batch import Batch, rows_of
 from thresher.delivery.reading.prefetch import Prefetch, pause
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.reading.row_source import ReadRequest
 from thresher.delivery.stored_rows import FewRows, StoredBatch, batch_of
 
@@ -64,7 +64,7 @@ def ahead(head: Played) -> Iterator[ReadAhead]:
 
 
 def started(head: Played, *, convert: Any = None, **bounds: Any) -> Iterator[ReadAhead]:
-    made = ReadAhead(Ahead(**bounds))
+    made = ReadAhead(ReadAheadLimits(**bounds))
     prefetch = Prefetch(made, lambda: head, poll_seconds=0.0, convert=convert)
     yield made
     made.close()
@@ -254,7 +254,7 @@ def test_a_source_that_cannot_be_opened_is_an_error_too() -> None:
     def refuse() -> Any:
         raise RuntimeError("no such table")
 
-    ahead = ReadAhead(Ahead(most_rows=10))
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10))
     prefetch = Prefetch(ahead, refuse, poll_seconds=0.0)
     with pytest.raises(RuntimeError, match="no such table"):
         ahead.take(PATIENCE)
@@ -368,7 +368,7 @@ def test_discarding_forgets_batches_that_are_being_converted(head: Played) -> No
 def test_held_rows_are_left_out_of_reads_until_released(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("thresher.delivery.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
-    ahead = ReadAhead(Ahead(most_rows=10))
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10))
 
     def left_out() -> tuple[set[str], set[Any], dict[int, int]]:
         request = ahead.await_due()

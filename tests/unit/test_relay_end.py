@@ -11,17 +11,17 @@ import pytest
 from thresher.core.errors import Superseded
 from thresher.db import TableName
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
-from thresher.relay.settings import Mandate, Settings
+from thresher.relay.settings import Settings, ShardAssignment
 from thresher.service import leading, watching
 from thresher.service.leading import Leading
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.watching import Watching
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.driver.snapshot import EngineState, Snapshot
 from thresher.spark.problem import EngineLost
 
 SETTINGS = Settings(name="r", dsn="", outbox=TableName(table="outbox"), kafka={})
-MANDATE = Mandate(
+ASSIGNMENT = ShardAssignment(
     settings=SETTINGS,
     outbox_id="o",
     term="t",
@@ -57,12 +57,12 @@ class Term(RelayTerm):
     """A term with one look."""
 
     def __init__(self, look: Any) -> None:
-        super().__init__(MANDATE)
+        super().__init__(ASSIGNMENT)
         self._look = look
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
-        yield [Look(at="database", run=self._look)]
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
+        yield [PeriodicCheck(at="database", run=self._look)]
 
     def taken_back(self) -> bool:
         return False
@@ -100,7 +100,7 @@ def test_a_watch_that_outlives_its_leadership_reports_nothing(late: bool, monkey
 
     monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
     monkeypatch.setattr(watching, "_END_SECONDS", 0.01)
-    watch = Watching(RelayWorkload(SETTINGS), Term(look), Stuck(), Ledger(), stopping=lambda: False)  # type: ignore[arg-type]
+    watch = Watching(RelayWorkload(SETTINGS), Term(look), Stuck(), ProcessCounts(), stopping=lambda: False)  # type: ignore[arg-type]
     watch.start()
     assert looking.wait(60)
     if late:

@@ -17,7 +17,7 @@ def test_all_rows_go_together_without_suspects() -> None:
 
 def test_half_of_a_group_goes_alone() -> None:
     suspects = RowStates()
-    suspects.accuse(keys(1, 2, 3, 4))
+    suspects.suspect(keys(1, 2, 3, 4))
     assert suspects.fitting(keys(1, 2, 3, 4)) == 2
     assert suspects.fitting(keys(9, 8, 1, 2)) == 2, "other rows do not go with suspects"
     assert suspects.fitting(keys(1, 9)) == 1
@@ -25,23 +25,23 @@ def test_half_of_a_group_goes_alone() -> None:
 
 def test_groups_do_not_go_together() -> None:
     suspects = RowStates()
-    suspects.accuse(keys(1, 2, 3, 4))
-    suspects.accuse(keys(5, 6, 7, 8))
+    suspects.suspect(keys(1, 2, 3, 4))
+    suspects.suspect(keys(5, 6, 7, 8))
     assert suspects.fitting(keys(1, 5)) == 1
     assert suspects.fitting(keys(5, 6, 7)) == 2
 
 
 def test_the_other_half_is_cleared_once_poison_is_located() -> None:
     suspects = RowStates()
-    suspects.accuse(keys(1, 2, 3, 4))
-    suspects.accuse(keys(1, 2))
+    suspects.suspect(keys(1, 2, 3, 4))
+    suspects.suspect(keys(1, 2))
     assert suspects.fitting(keys(3, 4, 9)) == 3
     assert suspects.fitting(keys(1, 2)) == 1
 
 
 def test_no_row_is_suspected_once_all_are_cleared() -> None:
     suspects = RowStates()
-    suspects.accuse(keys(1, 2))
+    suspects.suspect(keys(1, 2))
     for key in keys(1, 2):
         suspects.clear(key)
     assert not suspects
@@ -69,7 +69,7 @@ def test_all_poison_is_found_in_any_reading_order(rows: int, poison: set[int], r
             found.add(sent[0])
             suspects.clear((sent[0], 0))
         else:
-            suspects.accuse(keys(*sent))
+            suspects.suspect(keys(*sent))
     assert not left
     assert found == poison & set(range(rows))
     assert not suspects

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from thresher.relay.reading.scan_plan import (
     ByBuckets,
     FromHead,
-    Horizon,
     Observed,
+    OldestTransaction,
     Position,
     RowBehind,
     ScanPlan,
@@ -19,7 +19,7 @@ from thresher.relay.reading.scan_plan import (
 )
 
 NOW = Observed(now=100.0, generation=3, rows=1_000)
-POSITION = Position(last=50, horizon="700", generation=3, until=110.0)
+POSITION = Position(last=50, oldest_transaction="700", generation=3, until=110.0)
 
 
 def in_backlog(observed: Observed = NOW) -> ScanPlan:
@@ -105,27 +105,34 @@ def test_nothing_pending_ends_the_backlog() -> None:
     assert isinstance(plan.next(NOW), ByBuckets)
 
 
-OLD, HORIZON = RowBehind(age=8, generation=3), Horizon(age=7, generation=3)
+OLD, OLDEST = RowBehind(age=8, generation=3), OldestTransaction(age=7, generation=3)
 
 
-def test_a_row_older_than_the_horizon_may_be_passed() -> None:
-    assert may_read_behind(OLD, HORIZON)
+def test_a_row_older_than_the_oldest_transaction_may_be_passed() -> None:
+    assert may_read_behind(OLD, OLDEST)
 
 
 @pytest.mark.parametrize(
-    ("row", "horizon"),
+    ("row", "oldest"),
     [
-        (replace(OLD, age=7), HORIZON),
-        (replace(OLD, age=6), HORIZON),
-        (replace(OLD, age=-5), HORIZON),
-        (OLD, replace(HORIZON, age=-1)),
-        (replace(OLD, generation=4), HORIZON),
-        (replace(OLD, left_out=True), HORIZON),
+        (replace(OLD, age=7), OLDEST),
+        (replace(OLD, age=6), OLDEST),
+        (replace(OLD, age=-5), OLDEST),
+        (OLD, replace(OLDEST, age=-1)),
+        (replace(OLD, generation=4), OLDEST),
+        (replace(OLD, left_out=True), OLDEST),
     ],
-    ids=["of that very transaction", "younger", "frozen long ago", "a horizon from long ago", "rows went back", "held"],
+    ids=[
+        "of that very transaction",
+        "younger",
+        "frozen long ago",
+        "a transaction from long ago",
+        "rows went back",
+        "held",
+    ],
 )
-def test_a_row_may_not_be_passed(row: RowBehind, horizon: Horizon) -> None:
-    assert not may_read_behind(row, horizon)
+def test_a_row_may_not_be_passed(row: RowBehind, oldest: OldestTransaction) -> None:
+    assert not may_read_behind(row, oldest)
 
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -139,11 +146,11 @@ def test_an_older_row_may_be_passed_too(
     ages: tuple[int, int], generations: tuple[int, int], left_out: bool, older: int
 ) -> None:
     row = RowBehind(age=ages[0], generation=generations[0], left_out=left_out)
-    horizon = Horizon(age=ages[1], generation=generations[1])
-    if may_read_behind(row, horizon):
-        assert row.age > horizon.age
+    oldest = OldestTransaction(age=ages[1], generation=generations[1])
+    if may_read_behind(row, oldest):
+        assert row.age > oldest.age
         assert (generations[0], left_out) == (generations[1], False)
-        assert may_read_behind(replace(row, age=row.age + older), horizon)
+        assert may_read_behind(replace(row, age=row.age + older), oldest)
 
 
 @pytest.mark.parametrize(("buckets", "rows", "each"), [(32, 10_000, 391), (1, 10_000, 10_000), (64, 10, 1)])

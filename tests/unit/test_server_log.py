@@ -22,7 +22,7 @@ class Told:
         """Return the log lines of this moment."""
         self.now = now
         self._caplog.clear()
-        self._log.tell(now, standby=standby)
+        self._log.log_due(now, standby=standby)
         return [record.getMessage() for record in self._caplog.records]
 
 

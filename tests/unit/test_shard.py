@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from thresher.spark.bell import Bell
 from thresher.spark.problem import FigureInvalid
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
 
@@ -15,8 +15,14 @@ from thresher.spark.worker.shard import Figures, Shard
 def shard() -> Iterator[Shard]:
     with ExitStack() as resources:
         yield Shard(
-            pipeline="test", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
-        )  # fmt: skip
+            pipeline="test",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=resources,
+        )
 
 
 @pytest.mark.parametrize("kind", ["count", "gauge"])

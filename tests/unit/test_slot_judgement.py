@@ -1,4 +1,4 @@
-"""Problems that keep a tail from reading the log, and their remedies."""
+"""Problems that keep a tail from reading the WAL, and their remedies."""
 
 from dataclasses import replace
 
@@ -97,7 +97,7 @@ def test_a_lost_slot_is_reported_with_position_and_remedy(source: Source, left: 
 def test_settings_that_may_break_later_are_warned_about() -> None:
     found = _warnings(SERVER, replace(SLOT, wal_status="unreserved", active_pid=None, failover=False))
     assert [warning.split(":")[0] for warning in found] == [
-        "the server may remove log that the slot needs at the next checkpoint",
+        "the server may remove WAL that the slot needs at the next checkpoint",
         "nobody reads the slot",
         "the slot was made without failover",
     ]

@@ -63,7 +63,7 @@ def test_a_page_shows_the_state_after_the_databases_answer(
     def slow(_: object) -> tuple[None, None]:
         # The process becomes a standby while the database answers.
         leading.role = Role.STANDBY
-        leading.ledger.count("takeovers")
+        leading.process_counts.count("takeovers")
         return None, None
 
     monkeypatch.setattr(status.BacklogReader, "look", slow)

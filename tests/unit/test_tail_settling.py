@@ -8,10 +8,10 @@ import pytest
 from tests.unit.test_tail_progress import BAD, book, filled, row
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import AwaitSettled, Settle
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.row import RowList
 from thresher.delivery.shard.meter import Meter
-from thresher.spark.bell import Bell
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 from thresher.tail.shard.settling import TailSettling
 
@@ -20,12 +20,18 @@ def test_dead_rows_are_written_before_the_slot_is_confirmed() -> None:
     buffer, done = filled(3), list[Any]()
     with ExitStack() as resources:
         shard = Shard(
-            pipeline="t", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
-        )  # fmt: skip
+            pipeline="t",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=resources,
+        )
         settling = TailSettling(
             shard,
             buffer,
-            ReadAhead(Ahead(most_rows=10)),
+            ReadAhead(ReadAheadLimits(most_rows=10)),
             Meter(shard),
             CrashPoints(None, 0),
             set_aside=lambda dead, _: done.append([each.row[0] for each in dead]),
@@ -47,12 +53,18 @@ def test_a_slot_is_not_confirmed_before_dead_rows_are_written() -> None:
 
     with ExitStack() as resources:
         shard = Shard(
-            pipeline="t", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
-        )  # fmt: skip
+            pipeline="t",
+            index=0,
+            shards=1,
+            attempt=1,
+            stop_requested=SignalSafeEvent(),
+            figures=Figures(),
+            resources=resources,
+        )
         settling = TailSettling(
             shard,
             buffer,
-            ReadAhead(Ahead(most_rows=10)),
+            ReadAhead(ReadAheadLimits(most_rows=10)),
             Meter(shard),
             CrashPoints(None, 0),
             set_aside=refuse,

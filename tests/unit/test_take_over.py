@@ -11,7 +11,7 @@ from thresher.db import TableName
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
 from thresher.relay.settings import Settings
 from thresher.service import take_over
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.take_over import TakeOver
 from thresher.service.workload import Term
 
@@ -46,24 +46,24 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(take_over, "_LOOK_SECONDS", 0.001)
 
 
-def attempt(workload: Workload, asked: threading.Event | None = None) -> tuple[TakeOver, Ledger]:
-    ledger, ids = Ledger(), iter("abc")
+def attempt(workload: Workload, asked: threading.Event | None = None) -> tuple[TakeOver, ProcessCounts]:
+    process_counts, ids = ProcessCounts(), iter("abc")
     return TakeOver(
         workload,
-        ledger,
+        process_counts,
         stop_requested=asked or threading.Event(),
         terms=lambda: next(ids),
         wanted=lambda: True,
         draw=lambda: 1.0,
-    ), ledger
+    ), process_counts
 
 
 def test_trouble_is_tried_again_under_the_same_term(caplog: pytest.LogCaptureFixture) -> None:
     workload = Workload(Trouble("down"), Trouble("down"), Trouble("slow"), None, Taken())
-    attempts, ledger = attempt(workload)
+    attempts, process_counts = attempt(workload)
     assert cast("Term", attempts.run()).id == "the term"
     assert workload.terms == ["a"] * 5
-    assert ledger.driver() == {"errors.trouble": 3, "takeovers": 1}
+    assert process_counts.driver() == {"errors.trouble": 3, "takeovers": 1}
     assert attempts.waiting_for is None
     # One warning for each reason.
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
@@ -87,10 +87,10 @@ def test_lasting_trouble_is_logged_again_with_a_count(
 
 def test_a_problem_that_needs_a_person_is_raised() -> None:
     workload = Workload(Trouble("down"), PipelineProblem("no such table"))
-    attempts, ledger = attempt(workload)
+    attempts, process_counts = attempt(workload)
     with pytest.raises(PipelineProblem, match="no such table"):
         attempts.run()
-    assert ledger.driver() == {"errors.trouble": 1, "errors.pipeline_problem": 1}
+    assert process_counts.driver() == {"errors.trouble": 1, "errors.pipeline_problem": 1}
 
 
 def test_a_stop_does_not_wait_for_a_hanging_attempt() -> None:
@@ -101,11 +101,11 @@ def test_a_stop_does_not_wait_for_a_hanging_attempt() -> None:
         assert answer.wait(60)
         wanted_later.append(wanted())
 
-    attempts, ledger = attempt(Workload(hanging), asked)
+    attempts, process_counts = attempt(Workload(hanging), asked)
     assert attempts.run() is None
-    assert ledger.driver() == {}
-    (left_behind,) = [each for each in threading.enumerate() if each.name == "take-over"]
+    assert process_counts.driver() == {}
+    (abandoned,) = [each for each in threading.enumerate() if each.name == "take-over"]
     answer.set()
-    left_behind.join(60)
+    abandoned.join(60)
     # The attempt supersedes nobody when it finally resumes.
     assert wanted_later == [False]

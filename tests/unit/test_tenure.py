@@ -19,7 +19,7 @@ class Story:
         self.changes: list[Change] = []
         self._ids = (UUID(int=number) for number in itertools.count(1))
 
-    def tell(self, event: Event, now: float) -> list[Change]:
+    def handle(self, event: Event, now: float) -> list[Change]:
         self.tenure, changes = decide(self.tenure, event, now=now, draw=self._ids.__next__)
         self.changes += changes
         return changes
@@ -27,63 +27,63 @@ class Story:
 
 def leading(until: float = 5.0) -> Story:
     story = Story()
-    story.tell(Granted(), 0.0)
-    story.tell(Confirmed(until=until), 0.0)
+    story.handle(Granted(), 0.0)
+    story.handle(Confirmed(until=until), 0.0)
     return story
 
 
 def test_a_grant_counts_once_it_is_confirmed() -> None:
     story = Story()
-    assert story.tell(Granted(), 0.0) == []
+    assert story.handle(Granted(), 0.0) == []
     assert story.tenure.leader_id is None
-    assert story.tell(Confirmed(until=5.0), 0.1) == [Acquired(leader_id=UUID(int=1))]
+    assert story.handle(Confirmed(until=5.0), 0.1) == [Acquired(leader_id=UUID(int=1))]
 
 
 def test_a_confirmation_without_a_grant_changes_nothing() -> None:
-    assert Story().tell(Confirmed(until=5.0), 0.0) == []
+    assert Story().handle(Confirmed(until=5.0), 0.0) == []
 
 
 def test_an_unconfirmed_leader_is_fenced_at_its_deadline() -> None:
     story = leading()
-    assert story.tell(Tick(), 4.999) == []
-    assert story.tell(Tick(), 5.0) == [Fenced(reason=LATE)]
+    assert story.handle(Tick(), 4.999) == []
+    assert story.handle(Tick(), 5.0) == [Fenced(reason=LATE)]
 
 
 def test_a_confirmation_moves_the_deadline_and_never_back() -> None:
     story = leading()
-    assert story.tell(Confirmed(until=9.0), 1.0) == []
-    assert story.tell(Confirmed(until=6.0), 1.1) == []
-    assert story.tell(Tick(), 8.9) == []
-    assert story.tell(Tick(), 9.0) == [Fenced(reason=LATE)]
+    assert story.handle(Confirmed(until=9.0), 1.0) == []
+    assert story.handle(Confirmed(until=6.0), 1.1) == []
+    assert story.handle(Tick(), 8.9) == []
+    assert story.handle(Tick(), 9.0) == [Fenced(reason=LATE)]
 
 
 def test_a_late_confirmation_begins_another_leadership() -> None:
     story = leading()
-    assert story.tell(Confirmed(until=9.0), 5.5) == [Fenced(reason=LATE), Acquired(leader_id=UUID(int=2))]
+    assert story.handle(Confirmed(until=9.0), 5.5) == [Fenced(reason=LATE), Acquired(leader_id=UUID(int=2))]
 
 
 def test_an_expired_confirmation_begins_no_leadership() -> None:
     story = leading()
-    assert story.tell(Confirmed(until=6.0), 7.0) == [Fenced(reason=LATE)]
+    assert story.handle(Confirmed(until=6.0), 7.0) == [Fenced(reason=LATE)]
 
 
 def test_a_withdrawn_grant_cannot_be_confirmed() -> None:
     story = leading()
-    assert story.tell(Withdrawn(), 1.0) == [Revoked()]
-    assert story.tell(Confirmed(until=9.0), 1.0) == []
+    assert story.handle(Withdrawn(), 1.0) == [Revoked()]
+    assert story.handle(Confirmed(until=9.0), 1.0) == []
 
 
 def test_a_lost_leadership_is_fenced_and_standbys_hear_nothing() -> None:
     story = leading()
-    assert story.tell(Withdrawn(reason="taken"), 1.0) == [Fenced(reason="taken")]
-    assert story.tell(Withdrawn(reason="taken"), 1.0) == []
+    assert story.handle(Withdrawn(reason="taken"), 1.0) == [Fenced(reason="taken")]
+    assert story.handle(Withdrawn(reason="taken"), 1.0) == []
 
 
 def test_a_refresh_changes_the_id_and_not_the_deadline() -> None:
     story = leading()
-    assert story.tell(RefreshAsked(), 1.0) == [Refreshed(leader_id=UUID(int=2))]
-    assert story.tell(Tick(), 5.0) == [Fenced(reason=LATE)]
-    assert story.tell(RefreshAsked(), 5.1) == []
+    assert story.handle(RefreshAsked(), 1.0) == [Refreshed(leader_id=UUID(int=2))]
+    assert story.handle(Tick(), 5.0) == [Fenced(reason=LATE)]
+    assert story.handle(RefreshAsked(), 5.1) == []
 
 
 EVENTS = st.one_of(
@@ -104,7 +104,7 @@ def test_every_story_is_made_of_whole_leaderships_with_fresh_ids(steps: list[tup
         event = Confirmed(until=now + drawn.until) if isinstance(drawn, Confirmed) else drawn
         if isinstance(event, Confirmed):
             told_until = max(told_until, event.until)
-        story.tell(event, now)
+        story.handle(event, now)
         if story.tenure.leader_id is not None:
             assert story.tenure.granted
             assert now < story.tenure.until <= told_until

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.tracker.simulated_log import SimulatedLog
-from thresher.observe.tally import Number
+from thresher.observe.figure_sink import Number
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
 from thresher.service.health import Role
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.driver.supervision import Phase
 from thresher.tracker.meter import MOST_QUEUES, Meter
@@ -56,10 +56,10 @@ class Scene:
         )
 
     def queues(self) -> dict[str, dict[str, Number]]:
-        self.meter.tell({0: self.log.tracking})
-        return by_queue(self.moment())
+        self.meter.report({0: self.log.tracking})
+        return by_queue(self.snapshot())
 
-    def moment(self) -> Moment:
+    def snapshot(self) -> ServiceSnapshot:
         shard = ShardSnapshot(
             shard=0,
             state=Phase.RUNNING,
@@ -72,7 +72,9 @@ class Scene:
             resident_bytes=None,
             notes={name: tell() for name, tell in self.told.notes.items()},
         )
-        return Moment(name="t", role=Role.LEADING, ready=True, shards=(shard,), counts={0: self.told.counts}, driver={})
+        return ServiceSnapshot(
+            name="t", role=Role.LEADING, ready=True, shards=(shard,), counts={0: self.told.counts}, driver={}
+        )
 
 
 def about(seconds: float) -> Any:
@@ -92,7 +94,7 @@ def test_each_queue_has_its_own_figures() -> None:
     assert found["a"] == {"in_progress": 2, "delayed": 0, "due": 0, "oldest_seconds": about(6.0)}
     assert (found["b"]["in_progress"], found["b"]["delayed"]) == (1, 1)
     assert found["c"] == {"redelivered": 1}
-    named = {(each.family.name, each.labels): each.value for each in readings(scene.moment())}
+    named = {(each.family.name, each.labels): each.value for each in readings(scene.snapshot())}
     assert named["thresher_redelivered_messages_by_queue_total", ("t", "c")] == 1
     assert named["thresher_oldest_in_progress_seconds_by_queue", ("t", "a")] == about(6.0)
 
@@ -126,7 +128,7 @@ def test_counts_by_queue_are_monotonic_and_bounded() -> None:
     for number in range(8):
         scene.start(number, b"q%d" % number, 100)
         scene.log.run(2_000)
-        scene.meter.tell({0: scene.log.tracking})
+        scene.meter.report({0: scene.log.tracking})
     found = scene.queues()
     assert found == {**{f"q{number}": {"redelivered": 1} for number in range(5)}, "other": {"redelivered": 3}}
     scene.start(100, b"q0", 100)
@@ -143,14 +145,14 @@ def test_a_malformed_marker_is_reported_with_its_offset() -> None:
     for _ in range(30):
         scene.log.records.append((scene.log.now_ms, b"no marker"))
     scene.log.run(500)
-    scene.meter.tell({0: scene.log.tracking})
+    scene.meter.report({0: scene.log.tracking})
     (last,) = [fields for name, fields in scene.told.events if name == "malformed marker"]
     assert (last["partition"], last["offset"]) == (0, place + 29)
     shown = scene.told.notes["malformed"]()
     assert len(shown) == 10
     assert shown[-1].startswith(f"0-{place + 29}: 9 bytes are not a marker")
     assert scene.told.counts["malformed"] == 30
-    scene.meter.tell({0: scene.log.tracking})
+    scene.meter.report({0: scene.log.tracking})
     assert len(scene.told.events) == 2, "reported once; the other event says that the shard tracks"
 
 
@@ -160,5 +162,5 @@ def test_new_dead_letters_are_reported_once() -> None:
         scene.log.tracking.figures.counts["dead.expired"] += 3
         for _ in range(2):
             scene.log.run(2_000)
-            scene.meter.tell({0: scene.log.tracking})
+            scene.meter.report({0: scene.log.tracking})
     assert [fields for name, fields in scene.told.events if name == "dead letters"] == [{"messages": 3}] * 2

@@ -98,11 +98,11 @@ def test_a_broker_with_a_shorter_transaction_limit_is_refused() -> None:
     ("code", "refusal"),
     [
         # The error of the other records in a batch when a broker names the record that it refuses.
-        (KafkaError._INVALID_DIFFERENT_RECORD, Refusal.NEIGHBOUR),
+        (KafkaError._INVALID_DIFFERENT_RECORD, Refusal.CAUSED_BY_ANOTHER),
         # A topic that was deleted while records were queued.
         (KafkaError._UNKNOWN_PARTITION, Refusal.TOPIC),
         (KafkaError.INVALID_RECORD, Refusal.ROW),
-        (KafkaError.LEADER_NOT_AVAILABLE, Refusal.MOMENT),
+        (KafkaError.LEADER_NOT_AVAILABLE, Refusal.TRANSIENT),
     ],
 )
 def test_an_error_code_maps_to_its_refusal(code: int, refusal: Refusal) -> None:

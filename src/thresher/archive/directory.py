@@ -59,7 +59,7 @@ class ArchiveDirectory:
                 part.unlink(missing_ok=True)
             raise
 
-    def name_it(self, name: str, middle: Callable[[], object] = lambda: None) -> None:
+    def give_final_name(self, name: str, middle: Callable[[], object] = lambda: None) -> None:
         """Give a flushed file its final name, durably. Raises `ArchiverBusy` if another archiver has removed it.
 
         `middle` is called after the rename, before it is durable: a power failure there may undo it.

@@ -100,7 +100,7 @@ class FileArchive:
         with directory.unfinished(name) as file, closing(self._reader.read(self._manifests.rows_query(batch))) as rows:
             written = write_rows(file, batch, self._columns, rows, lambda: self._reach(ArchivePoint.WRITING))
         self._reach(ArchivePoint.WRITTEN)
-        directory.name_it(name, lambda: self._reach(ArchivePoint.RENAMED))
+        directory.give_final_name(name, lambda: self._reach(ArchivePoint.RENAMED))
         self._reach(ArchivePoint.NAMED)
         return written
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from psycopg import Connection
 
-from thresher.capture.log_starts import current_ends, facts_of
 from thresher.capture.record import Place
 from thresher.capture.rows.mapping import TopicMapping
 from thresher.capture.settings import CaptureSettings
+from thresher.capture.start_offsets import current_ends, facts_of
 from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import Stored, StoredOffset, StoredOffsets
 from thresher.capture.store.schema import require_schema

@@ -39,10 +39,10 @@ _CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
 _NO_HOOK = CrashPoints(None, 0)
 
 
-class Care(enum.Enum):
+class ApplyMode(enum.Enum):
     """How a batch is applied. Each way is slower than the one before, and finds flawed records more precisely."""
 
-    NONE = enum.auto()
+    WHOLE_BATCH = enum.auto()
     HALVES = enum.auto()
     CHECKED_HALVES = enum.auto()
 
@@ -84,27 +84,27 @@ class Applier:
         targets = {topic: self._targets[topic].prepared(some) for topic, some in records.items()}
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._with_care_if_needed(parts, topic_ids, targets)
+                return self._by_halves_if_needed(parts, topic_ids, targets)
             except psycopg.Error as error:
                 if attempt == _ATTEMPTS or not may_pass(error):
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _with_care_if_needed(
+    def _by_halves_if_needed(
         self, parts: Sequence[Part], topic_ids: Mapping[str, str], targets: Mapping[str, Target]
     ) -> Applied:
-        for care in (Care.NONE, Care.HALVES):
+        for mode in (ApplyMode.WHOLE_BATCH, ApplyMode.HALVES):
             try:
-                return self._transact(parts, topic_ids, targets, care)
+                return self._transact(parts, topic_ids, targets, mode)
             except HandlerFailed:
                 pass
             except psycopg.Error as error:
                 if flaw_of(error) is None:
                     raise
-        return self._transact(parts, topic_ids, targets, Care.CHECKED_HALVES)
+        return self._transact(parts, topic_ids, targets, ApplyMode.CHECKED_HALVES)
 
     def _transact(
-        self, parts: Sequence[Part], topic_ids: Mapping[str, str], targets: Mapping[str, Target], care: Care
+        self, parts: Sequence[Part], topic_ids: Mapping[str, str], targets: Mapping[str, Target], mode: ApplyMode
     ) -> Applied:
         done = Applied(failing=dict(self._failing))
         with self._connection.transaction():
@@ -112,10 +112,10 @@ class Applier:
             require_same_topics(parts, stored, topic_ids)
             done.verdicts = {part.place: judge(part, stored[part.place].next_offset) for part in parts}
             for topic, records in self._in_order(_by_topic(done.verdicts)).items():
-                flawed = self._apply(targets[topic], records, care)
+                flawed = self._apply(targets[topic], records, mode)
                 self._account(topic, records, flawed, done)
                 self._dead.add(flawed, topic_ids[topic])
-            if care is Care.HALVES:
+            if mode is ApplyMode.HALVES:
                 self._connection.execute(_CHECK)
             ends = {place: verdict.end for place, verdict in done.verdicts.items() if isinstance(verdict, Due)}
             if ends:
@@ -125,10 +125,10 @@ class Applier:
         self._crash.reach(CrashPoint.COMMITTED, [done.records.total()])
         return done
 
-    def _apply(self, target: Target, records: Sequence[CapturedRecord], care: Care) -> list[FlawedRecord]:
-        if care is Care.NONE:
+    def _apply(self, target: Target, records: Sequence[CapturedRecord], mode: ApplyMode) -> list[FlawedRecord]:
+        if mode is ApplyMode.WHOLE_BATCH:
             return target.apply(self._connection, records)
-        return apply_by_halves(self._connection, target, records, checked=care is Care.CHECKED_HALVES)
+        return apply_by_halves(self._connection, target, records, checked=mode is ApplyMode.CHECKED_HALVES)
 
     def _account(
         self, topic: str, records: Sequence[CapturedRecord], flawed: Sequence[FlawedRecord], done: Applied

@@ -50,4 +50,4 @@ class Capture(Service):
     @property
     def captured(self) -> int:
         """How many records this process has captured, over all its leaderships."""
-        return self.ledger.total("captured")
+        return self.process_counts.total("captured")

@@ -25,7 +25,7 @@ from thresher.core.errors import shorten
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.service.cool_down import STEP_DOWN_SECONDS
-from thresher.service.form import OF_ELECTION, POLLS_IN_TIME, ServiceForm, elects_as_told
+from thresher.service.form import OF_ELECTION, POLLS_IN_TIME, ServiceForm, election_keys_fit
 
 logger = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ _KAFKA = KafkaSections(
 )
 _RULES = (
     Rule(frozenset({"topics"}), _topics),
-    elects_as_told({**OF_ELECTION, "leader_group": ElectionKind.NELI, "lease_seconds": ElectionKind.LEASE}),
+    election_keys_fit({**OF_ELECTION, "leader_group": ElectionKind.NELI, "lease_seconds": ElectionKind.LEASE}),
     POLLS_IN_TIME,
     *_KAFKA.rules,
 )

@@ -23,7 +23,6 @@ from confluent_kafka.admin import OffsetSpec
 from psycopg import Connection
 
 from thresher.capture.applying import apply_by_halves, require_some_success
-from thresher.capture.log_starts import facts_of
 from thresher.capture.positions import Part
 from thresher.capture.problem import CaptureRefused, RewindInterrupted, topic_changed
 from thresher.capture.reader import TopicsReader
@@ -31,6 +30,7 @@ from thresher.capture.record import CapturedRecord, Flaw, FlawedRecord
 from thresher.capture.rows.guard import Guard
 from thresher.capture.rows.mapping import Mapper, TopicMapping
 from thresher.capture.settings import CaptureSettings
+from thresher.capture.start_offsets import facts_of
 from thresher.capture.store.dead import DeadRecords
 from thresher.capture.store.entity_table import entity_table
 from thresher.capture.store.explained import explained

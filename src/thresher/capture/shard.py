@@ -10,12 +10,12 @@ from contextlib import closing
 from typing import Any
 
 from thresher.capture.applying import Applied, Applier
-from thresher.capture.log_starts import facts_of, starts_of
 from thresher.capture.positions import Due, Part
 from thresher.capture.reader import TopicsReader
 from thresher.capture.record import Place
 from thresher.capture.report.metrics import BETWEEN, HANDLING
 from thresher.capture.settings import CaptureSettings, owned
+from thresher.capture.start_offsets import facts_of, starts_of
 from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.store.schema import require_schema

@@ -12,10 +12,10 @@ from typing import Any
 from confluent_kafka import KafkaException
 from psycopg import Connection
 
-from thresher.capture.log_starts import begin_topics, facts_of
 from thresher.capture.report.metrics import HANDLING, WORDING
 from thresher.capture.report.report import CaptureReport
 from thresher.capture.settings import POLICY, CaptureSettings
+from thresher.capture.start_offsets import begin_topics, facts_of
 from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.store.schema import require_no_guards, require_schema
@@ -29,7 +29,7 @@ from thresher.db.postgres.sessions import connect, connect_within, end_sessions,
 from thresher.kafka.admin import Admin
 from thresher.kafka.problem import broker_problem
 from thresher.service.report import Observed
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 
@@ -109,7 +109,7 @@ class CaptureWorkload:
     def _reach_broker(self) -> None:
         try:
             # No log lines of the client: they would repeat the probe's error.
-            Admin.of({"log_level": 0, **self.settings.kafka}).greet()
+            Admin.of({"log_level": 0, **self.settings.kafka}).require_answer()
         except KafkaException as error:
             raise broker_problem("the broker was not reached", error.args[0]) from error
 
@@ -134,11 +134,11 @@ class CaptureTerm:
         return Pipeline(name=self._settings.name, shards=self._settings.shards, steps=steps, policy=self._policy)
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         """Give the checks of the term and the topics."""
         yield (
-            Look(at="database", run=self._look_at_term, every_seconds=_TERM_SECONDS),
-            Look(at="broker", run=self._look_at_topics, every_seconds=_TOPIC_SECONDS),
+            PeriodicCheck(at="database", run=self._check_term, every_seconds=_TERM_SECONDS),
+            PeriodicCheck(at="broker", run=self._check_topics, every_seconds=_TOPIC_SECONDS),
         )
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
@@ -163,7 +163,7 @@ class CaptureTerm:
         """Whether a restore of the database removed the term. A newer leader would have written another one."""
         return self._term_now() is None
 
-    def _look_at_term(self) -> None:
+    def _check_term(self) -> None:
         now = self._term_now()
         if now != self._term:
             raise Superseded(
@@ -171,7 +171,7 @@ class CaptureTerm:
                 f"ours is {self._term}; this process ends"
             )
 
-    def _look_at_topics(self) -> None:
+    def _check_topics(self) -> None:
         facts_of(Admin.of(self._settings.kafka), self._settings.topics)
 
     def _term_now(self) -> str | None:

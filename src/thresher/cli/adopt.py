@@ -31,7 +31,7 @@ def adopt(
     with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
         table = table_name(outbox, schema)
-        # Messages that only the log holds have no table.
+        # Messages that only the WAL holds have no table.
         with suppress(DatabaseRefused):
             table = located(connection, table)
         control = ControlTable(connection, table.schema)

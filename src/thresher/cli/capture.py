@@ -24,8 +24,8 @@ from thresher.cli.output import (
     out,
     result,
     table,
-    tell_by,
     working,
+    write_to_log,
 )
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.errors import InvalidInput, shorten
@@ -86,7 +86,7 @@ def run(
     keys, completed = loaded.form, loaded.completed
     configure_logging(keys.log_format, keys.log_level)
     mask_logs(completed.secrets)
-    tell_by(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
+    write_to_log(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
     capture = Capture(loaded)

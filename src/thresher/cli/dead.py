@@ -133,7 +133,7 @@ def replay(
     topic: Topic = None,
     kind: KindName = None,
     every: All = False,
-    to_log: Annotated[bool, typer.Option("--to-log", help="Write to Postgres' log: the outbox has no table.")] = False,
+    to_log: Annotated[bool, typer.Option("--to-log", help="Write to Postgres' WAL: the outbox has no table.")] = False,
     slot: Annotated[
         str | None, typer.Option("--slot", help="With --to-log: the tail's slot; by default thresher_OUTBOX.")
     ] = None,

@@ -13,7 +13,7 @@ from thresher.core.secrets import Secrets, Unreadable, read_secret
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn
 from thresher.db.postgres.refusal import is_access_refused
-from thresher.devstack.kept import KeptStack
+from thresher.devstack.named_stack import NamedStack
 from thresher.outbox import Shape
 
 _DS_VARIABLES = ["THRESHER_DS", "THRESHER_DATA_SOURCE"]
@@ -87,7 +87,7 @@ def resolve_dsn(given: str | None, stack: str | None = None) -> str:
         return named_endpoints(stack).dsn
     if (dsn := named_dsn(given)) is not None:
         return dsn
-    endpoints = KeptStack().endpoints()
+    endpoints = NamedStack().endpoints()
     if endpoints is None:
         raise InvalidInput(f"no database: give --ds or THRESHER_DS, {stack_hint()}")
     note("using the database of the local stack")

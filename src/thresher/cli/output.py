@@ -37,7 +37,7 @@ _mask: Callable[[str], str] = str
 _log: logging.Logger | None = None
 
 
-def tell_by(log: logging.Logger | None) -> None:
+def write_to_log(log: logging.Logger | None) -> None:
     """Write messages for people to this log from now on, so that every line is JSON; None: as plain text again."""
     global _log  # noqa: PLW0603 - one standard error, one way to write to it
     _log = log
@@ -73,7 +73,7 @@ def emit_text(text: str) -> None:
 
 
 def result(text: str) -> None:
-    """Print a result for people; after `tell_by`, write it to the log."""
+    """Print a result for people; after `write_to_log`, write it to the log."""
     if _log is not None:
         _log.info(text)
     else:

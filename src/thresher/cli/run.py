@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import counted, hide, note, result, tell_by
+from thresher.cli.output import counted, hide, note, result, write_to_log
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
-from thresher.devstack.kept import KeptStack
+from thresher.devstack.named_stack import NamedStack
 from thresher.observe.logs import LogFormat, configure_logging
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(
     hide(loaded.secrets.mask)
     configure_logging(loaded.log_format, loaded.log_level)
     mask_logs(loaded.secrets)
-    tell_by(logging.getLogger("thresher") if loaded.log_format is LogFormat.JSON else None)
+    write_to_log(logging.getLogger("thresher") if loaded.log_format is LogFormat.JSON else None)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
     harvest = Harvest(
@@ -80,7 +80,7 @@ def run(
 
 
 def _local_stack() -> dict[str, Any]:
-    if (endpoints := KeptStack().endpoints()) is None:
+    if (endpoints := NamedStack().endpoints()) is None:
         return {}
     note("using the database and the broker of the local stack")
     return {"data_source": endpoints.dsn, "kafka": {"bootstrap.servers": endpoints.bootstrap}}

@@ -22,7 +22,7 @@ from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.db.postgres.topic_locks import create_locks, locks_ddl
 from thresher.db.repeatable import repeatable
-from thresher.harvest.rights import operator_grants, relay_grants, writer_grants
+from thresher.harvest.grants import operator_grants, relay_grants, writer_grants
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.relay.names import companions
 

@@ -24,7 +24,7 @@ from thresher.cli.stack.choosing import StackName, named_endpoints, stack_hint
 from thresher.config.property_pairs import properties
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
-from thresher.devstack.kept import KeptStack
+from thresher.devstack.named_stack import NamedStack
 from thresher.outbox import Shape
 from thresher.testing.checker import FAULTS, Verdict, check
 from thresher.testing.history import Transaction, read_history, topics_of
@@ -213,7 +213,7 @@ def _servers(bootstrap: str | None, ds: str | None, stack: str | None) -> tuple[
         return bootstrap, dsn
     if dsn:
         raise InvalidInput("no Kafka: give --bootstrap along with --ds (or THRESHER_DS)")
-    endpoints = KeptStack().endpoints()
+    endpoints = NamedStack().endpoints()
     if endpoints is None:
         raise InvalidInput(f"no Kafka: give --bootstrap, {stack_hint()}")
     note("using Kafka and the database of the local stack")

@@ -14,7 +14,7 @@ def log_prefix(outbox: TableName) -> str:
     parts = [outbox.table] if outbox.schema is None else [outbox.schema, outbox.table]
     if any("." in part for part in parts):
         raise InvalidName(
-            f"outbox {outbox} has a dot in its name: in the log, a dot separates the schema from the name. Choose "
+            f"outbox {outbox} has a dot in its name: in the WAL, a dot separates the schema from the name. Choose "
             "another name for an outbox without a table"
         )
     return f"thresher:{'.'.join(parts)}"

@@ -16,5 +16,5 @@ def lsn_number(text: str) -> int:
     except ValueError:
         parts = (-1, -1)
     if not slash or not all(0 <= part < 2**32 for part in parts):
-        raise InvalidInput(f"{shorten(text)} is no position in the log: a position looks like 0/16B3748")
+        raise InvalidInput(f"{shorten(text)} is no position in the WAL: a position looks like 0/16B3748")
     return parts[0] << 32 | parts[1]

@@ -213,7 +213,7 @@ class PendingReader(Protocol):
     ) -> "tuple[pa.RecordBatch, bool]":
         """Return the rows with ids in (after, upto], by id; and whether the result is complete.
 
-        The column `age` is the number of transactions begun since the one that wrote the row; `horizon_age` is the
+        The column `age` is the number of transactions begun since the one that wrote the row; `oldest_age` is the
         number begun since `oldest_transaction`.
         """
         ...

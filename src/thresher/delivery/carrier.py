@@ -9,8 +9,8 @@
    An open transaction waits at most a few seconds for that settling, because readers of its partitions wait with it.
    Then it is aborted, and its rows are read again once the settling is durable.
 3. After a rejected transaction the producer is discarded: the shard recovers as at the start, and reads again. A
-   missing topic is then left out of reads, and a row that the broker named is set aside. If no row was named, the rows
-   are tried by halves: only a row that fails alone is poison.
+   missing topic is then left out of reads, and a row that the broker named is set aside as dead. If no row was
+   named, the rows are tried by halves: only a row that fails alone is poison.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -206,16 +206,16 @@ class Carrier:
         return rows[:fit], rows[fit:]
 
     def _judged(self, rows: Rows) -> Rows:
-        """Give dead rows the fate that the poison policy asks for, and condemned rows the fate that was found."""
+        """Give dead rows the fate that the poison policy asks for, and poison rows the fate that was found."""
         if not self.gate.rows and not rows.has_dead:
             return rows
         judged = []
         for row in rows:
-            sentence = self.gate.rows.sentence((row.id, row.create_time))
-            if sentence is not None:
-                judged.append(row._replace(plan=sentence))
+            dead_fate = self.gate.rows.dead_fate((row.id, row.create_time))
+            if dead_fate is not None:
+                judged.append(row._replace(plan=dead_fate))
             elif isinstance(row.plan, Dead):
-                judged.append(row._replace(plan=self.rules.condemned(row, row.plan)))
+                judged.append(row._replace(plan=self.rules.dead_fate(row, row.plan)))
             else:
                 judged.append(row)
         return RowList(judged).blocked_left_out()
@@ -243,24 +243,24 @@ class Carrier:
         elif named or (telling and len(sent) == 1):
             for place, fault in (named or {sent[0]: refused or telling[0]}).items():
                 if fault.doubtful and len(sent) > 1:
-                    self.gate.rows.accuse([(rows[place].id, rows[place].create_time)])
+                    self.gate.rows.suspect([(rows[place].id, rows[place].create_time)])
                 else:
                     yield from self._failed_alone(rows[place], fault, now)
         elif telling:
             # The broker names every row of the batch, but only a row with its own timestamp can be refused for it.
             suspects = [place for place in sent if refused is None or _has_time(rows[place])] or sent
-            self.gate.rows.accuse((rows[place].id, rows[place].create_time) for place in suspects)
+            self.gate.rows.suspect((rows[place].id, rows[place].create_time) for place in suspects)
         yield DiscardReadAhead()
 
     def _failed_alone(self, row: Row, fault: Fault, now: float) -> Steps:
-        """Let a row that is at fault wait if the fault may pass and its grace is not over; otherwise condemn it."""
+        """Let a row that is at fault wait if the fault may pass and its grace is not over; otherwise mark it dead."""
         key = (row.id, row.create_time)
         topic = row.plan.topic if isinstance(row.plan, Record) else row.topic
         if fault.passing and self.gate.rows.wait(key, topic, fault.why, now, tried=True):
             return
-        why = self.rules.in_vain(fault.why) if fault.passing else fault.why
+        why = self.rules.grace_over_reason(fault.why) if fault.passing else fault.why
         fate = dead(fault.kind or Kind.REJECTED, why, self.rejections)
-        self.gate.rows.condemn(key, self.rules.condemned(row, fate))
+        self.gate.rows.mark_dead(key, self.rules.dead_fate(row, fate))
         if fault.passing and not self.gate.rows.waits_for(topic):
             yield Lift(topic)
 

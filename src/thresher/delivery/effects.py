@@ -59,27 +59,27 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The claim that counts: its lane, and whether it is this attempt's."""
+    """The claim that counts: its transactional id, and whether it is this attempt's."""
 
-    lane: int
+    id_index: int
     ours: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """Fence the last producer of a lane and end its transaction, with a new producer → None, or `Blocked`.
+    """Fence the last producer of a transactional id and end its transaction → None, or `Blocked`.
 
-    Our own last producer, of whichever lane, is discarded first.
+    Our own last producer, of whichever id, is discarded first, and a new one is made.
     """
 
-    lane: int = 0
+    id_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class TryLane:
-    """Ask, with a separate producer, whether the last transaction of a lane that we left has ended → bool."""
+class CheckTransactionEnded:
+    """Ask, with a separate producer, whether the last transaction of an id that we left has ended → bool."""
 
-    lane: int
+    id_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class DiscardReadAhead:
 Effect = (
     ReadControl
     | Init
-    | TryLane
+    | CheckTransactionEnded
     | WriteClaim
     | ReadHolder
     | ReadProgress

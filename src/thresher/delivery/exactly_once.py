@@ -4,12 +4,12 @@
    The control row must still have our term, or the attempt ends and never calls `Init` again. Our claim to the shard
    must count. The committed progress is read and settled. Only then is the first row read.
 2. **Take** a batch; while there is none, open a transaction ahead of its rows. Rows of a missing topic are held, and
-   set aside once their grace is over.
+   set aside as dead once their grace is over.
 3. **Publish**: `Begin`, `Produce`, `Flush`; `WriteProgress` only if nothing failed; `Commit` only once the previous
    transaction's settling is durable.
 4. **Settle** the committed record's fates. Nothing else removes a row.
 5. After a rejected transaction the producer is discarded: the shard recovers as at the start, and reads again. A
-   missing topic is then left out of reads, and a row that the broker named is set aside. If no row was named, the rows
+   missing topic is then left out of reads, and a row that the broker named is dead. If no row was named, the rows
    are tried by halves: only a row that fails alone is poison.
 6. Rows that were taken and not sent stay in the table. Everything read after them is forgotten, so that nothing
    overtakes them.

@@ -34,7 +34,7 @@ class Filtered:
 
 
 class Dead(NamedTuple):
-    """The row can never be sent, and is set aside. `blocking`: later rows of its topic and key wait for an operator."""
+    """The row can never be sent. `blocking`: later rows of its topic and key wait for an operator."""
 
     kind: Kind
     reason: str

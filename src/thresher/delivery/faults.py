@@ -28,7 +28,7 @@ _MAX_NAMED = 5
 _OF_TOPIC = frozenset({Refusal.TOPIC, Refusal.TOPIC_DENIED})
 _OF_RECORD = frozenset({Refusal.ROW, Refusal.TIME})
 # The only refusals that occur if the broker names the bad records of a batch and spares their neighbours.
-_TOLD_APART = _OF_RECORD | {Refusal.NEIGHBOUR}
+_TOLD_APART = _OF_RECORD | {Refusal.CAUSED_BY_ANOTHER}
 # If more rows may be at fault, they are tried by halves instead of one by one.
 _MAX_TRIED_SINGLY = 100
 
@@ -51,11 +51,11 @@ class Faults:
             # The empty record that opens a transaction on the progress partition: nothing is lost without it. If its
             # failure has doomed the transaction, the commit fails.
             undelivered = [
-                each for each in undelivered if (each.topic, each.refusal) != (self.progress, Refusal.MOMENT)
+                each for each in undelivered if (each.topic, each.refusal) != (self.progress, Refusal.TRANSIENT)
             ]
         if undelivered and self.lenient and (faults := self._named(undelivered, produced)) is not None:
             return faults
-        if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):
+        if undelivered and all(each.refusal is Refusal.CAUSED_BY_ANOTHER for each in undelivered):
             # The client failed the transaction as a whole, and does not say because of which topic.
             return self._lost_topics(undelivered)
         _require_clock(undelivered, produced)
@@ -134,7 +134,7 @@ class Faults:
             named = places.get((each.topic, each.key), [])
             own = [each.place] if each.place is not None else [place for place, _ in named]
             # A broker refuses whole batches, so a record that it refused need not be bad itself.
-            if len(own) != 1 or (each.place is None and each.refusal is not Refusal.MOMENT):
+            if len(own) != 1 or (each.place is None and each.refusal is not Refusal.TRANSIENT):
                 return None
             kind = DEAD_KINDS.get(each.refusal)
             faults.append(Fault(kind=kind, why=f"{each.topic}: {each.why}", place=own[0]))
@@ -155,9 +155,9 @@ class Faults:
 
     def _fault(self, undelivered: Undelivered) -> Fault:
         kind = DEAD_KINDS.get(undelivered.refusal)
-        if self.lenient and undelivered.refusal is Refusal.MOMENT:
+        if self.lenient and undelivered.refusal is Refusal.TRANSIENT:
             return Fault(kind=None, why=f"{undelivered.topic}: {undelivered.why}")
-        if undelivered.refusal is Refusal.MOMENT and undelivered.topic != self.progress:
+        if undelivered.refusal is Refusal.TRANSIENT and undelivered.topic != self.progress:
             self.topics.forget(undelivered.topic)
             return Fault(kind=None, why=f"{undelivered.topic}: {undelivered.why}", topic=undelivered.topic)
         if kind is None or undelivered.topic == self.progress:
@@ -184,7 +184,7 @@ def _places(produced: Rows) -> dict[tuple[str, bytes | None], list[tuple[int, bo
 
 
 def _require_clock(undelivered: Sequence[Undelivered], produced: Rows) -> None:
-    """Raise if the broker refused a timestamp that the relay gave: no row is at fault, and all would be set aside."""
+    """Raise if the broker refused a timestamp that the relay gave: no row is at fault, and all would be dead."""
     refused = next((each for each in undelivered if each.refusal is Refusal.TIME), None)
     if refused is None or any(record[4] for _, record in produced.records()):
         return

@@ -12,9 +12,9 @@ def valid_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def transactional_id(name: str, shard: int, lane: int = 0) -> str:
-    """Return a shard's transactional id: the first, or the one of a lane that it uses while the first is blocked."""
-    return f"{name}-{shard}.{lane}" if lane else f"{name}-{shard}"
+def transactional_id(name: str, shard: int, id_index: int = 0) -> str:
+    """Return a shard's transactional id: the first, or another that it uses while the first is blocked."""
+    return f"{name}-{shard}.{id_index}" if id_index else f"{name}-{shard}"
 
 
 # The ending of every progress topic's name.

@@ -1,7 +1,7 @@
 """The port for progress: how a pipeline makes its progress records, and decides which of them have to be settled.
 
 A progress record is written in the same Kafka transaction as its rows, so it is committed exactly if they are. A
-relay's record holds ids and fates, which are settled in the table. A tail's holds a position in the database's log.
+relay's record holds ids and fates, which are settled in the table. A tail's holds a position in the database's WAL.
 """
 
 from collections.abc import Iterable, Sequence

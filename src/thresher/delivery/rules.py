@@ -38,11 +38,11 @@ class Rules:
         """How long a single row that cannot be sent yet still waits."""
         return max(0.0, self.grace_seconds - self.row_waited_seconds)
 
-    def in_vain(self, why: str) -> str:
+    def grace_over_reason(self, why: str) -> str:
         """Return the dead-letter reason of a row whose grace is over."""
         return f"{why}, for {self.grace_seconds:g} s"
 
-    def condemned(self, row: Row, fate: Dead) -> Dead:
+    def dead_fate(self, row: Row, fate: Dead) -> Dead:
         """Return the fate of a row that can never be sent. Raises `Halted` if the policy is `halt`."""
         if self.poison is Poison.HALT:
             raise Halted(

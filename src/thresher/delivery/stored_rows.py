@@ -67,7 +67,7 @@ class FewRows:
 
 @dataclass(frozen=True, slots=True)
 class OrderedRows(FewRows):
-    """Rows from the database's log, however many, ordered by id. Their size and create times are known already."""
+    """Rows from the database's WAL, however many, ordered by id. Their size and create times are known already."""
 
     size: int
     times: Sequence[int]

@@ -16,6 +16,7 @@ from thresher.delivery.effects import (
     Abandon,
     Begin,
     Blocked,
+    CheckTransactionEnded,
     CloseAhead,
     Commit,
     Fault,
@@ -25,13 +26,12 @@ from thresher.delivery.effects import (
     OpenAhead,
     Produce,
     Survey,
-    TryLane,
     WriteProgress,
 )
 from thresher.delivery.faults import Faults
-from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.progress import ProgressRecord
 from thresher.delivery.row import RowList, Rows
+from thresher.delivery.shard_producer import ProgressTopic, ShardProducer
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import Opener, opener
 from thresher.kafka.problem import BrokerLost
@@ -74,7 +74,7 @@ class Transactions:
     def __init__(
         self,
         *,
-        lanes: Lanes,
+        shard_producer: ShardProducer,
         admin: Admin,
         progress: ProgressTopic,
         observer: DeliveryObserver,
@@ -83,7 +83,7 @@ class Transactions:
         ahead: bool,
         wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.lanes, self._progress, self._observer, self._crash = lanes, progress, observer, crash
+        self.shard_producer, self._progress, self._observer, self._crash = shard_producer, progress, observer, crash
         self._wanted = wanted
         self._topics = TopicSurvey(admin, self._partitions)
         self._faults = Faults(progress=progress.topic, topics=self._topics, lenient=lenient)
@@ -100,7 +100,7 @@ class Transactions:
         """The function that performs each effect."""
         return {
             Init: self._init,
-            TryLane: lambda effect: self.lanes.has_ended(effect.lane),
+            CheckTransactionEnded: lambda effect: self.shard_producer.has_ended(effect.id_index),
             Survey: lambda effect: self._topics.survey(effect.topics, fresh=effect.fresh),
             OpenAhead: self._open_ahead,
             CloseAhead: self._close_ahead,
@@ -114,8 +114,8 @@ class Transactions:
 
     @property
     def producer(self) -> TransactionalProducer:
-        """The producer. Its `init_transactions` has fenced all others of its lane."""
-        return self.lanes.producer
+        """The producer. Its `init_transactions` has fenced all others of its transactional id."""
+        return self.shard_producer.producer
 
     def _partitions(self, topic: str) -> int | KafkaError:
         return self.producer.partitions(topic)
@@ -124,7 +124,7 @@ class Transactions:
         self._opening.forget()
         self._silent = None
         self._observer.forgotten()
-        blocked = self.lanes.init(effect.lane)
+        blocked = self.shard_producer.init(effect.id_index)
         if blocked is None:
             self._crash.reach(CrashPoint.RECOVERY_FENCED)
         return blocked
@@ -143,7 +143,7 @@ class Transactions:
         """Commit our claim to the progress partition, and return whether it certainly committed."""
         self._keep_time()
         try:
-            self._faults.require_progress(self.lanes.write_claim())
+            self._faults.require_progress(self.shard_producer.write_claim())
         except ProducerFenced:
             raise
         except ProducerProblem as problem:
@@ -218,23 +218,23 @@ class Transactions:
         self._crash.reach(CrashPoint.FLUSHED)
         faults = self._faults.of(undelivered, self._produced)
         if undelivered and not faults:
-            self.producer.forgive()
+            self.producer.forget_faults()
         if len(undelivered) > 1 and any(each.refusal is Refusal.SIZE for each in undelivered):
-            self.lanes.reduce_batches()
+            self.shard_producer.reduce_batches()
         return faults
 
     def _write_progress(self, effect: WriteProgress) -> bool:
         if effect.despite:
-            self.producer.forgive()
+            self.producer.forget_faults()
         drafted, text = self._draft or (None, b"")
         value = text if drafted is effect.progress else self._progress.encode(effect.progress)
-        self.producer.produce([(0, self._progress.record(value, self.lanes.claim))])
+        self.producer.produce([(0, self._progress.record(value, self.shard_producer.claim))])
         self._written, self._draft = effect.progress, None
         if not self._faults.lenient:
             return True
-        failed = self.producer.unforgiven
+        failed = self.producer.unhandled_faults
         self._faults.require_epoch(failed)
-        if any(each.refusal is not Refusal.MOMENT for each in failed):
+        if any(each.refusal is not Refusal.TRANSIENT for each in failed):
             raise BrokerLost(f"a record for {failed[0].topic} was not delivered: {failed[0].why}")
         return not failed
 
@@ -249,7 +249,9 @@ class Transactions:
                 raise
             topics = sorted(self._produced.topics)
             named = f"{', '.join(topics[:_MAX_NAMED])}{' and others' if len(topics) > _MAX_NAMED else ''}"
-            self._observer.in_doubt(problem, f"{problem}; the transaction is on {named}; {self.lanes.unhealthy()}")
+            self._observer.in_doubt(
+                problem, f"{problem}; the transaction is on {named}; {self.shard_producer.unhealthy()}"
+            )
             return False
         self._opening.committed(len(self._produced))
         self._crash.reach(CrashPoint.COMMITTED)

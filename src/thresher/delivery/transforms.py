@@ -5,7 +5,7 @@
 2. When a function fails, the batch is halved until the rows are found that fail alone: these are poison, and the others
    go on.
 3. If a hundred rows in a row fail, or every row of the first batch, the function is at fault, not the rows. Then
-   nothing is set aside: the shard waits with an alarm, and reads the rows again.
+   no row is dead: the shard waits with an alarm, and reads the rows again.
 """
 
 import time

@@ -21,7 +21,7 @@ from thresher.devstack.cache import write_whole
 from thresher.devstack.certificate import Certificate, certificate_in
 from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
 from thresher.devstack.server import Server, run_tool
-from thresher.kafka.admin import look
+from thresher.kafka.admin import cluster_at
 
 MAIN, CONTROLLER, CLIENTS, SECURE = "MAIN", "CONTROLLER", "CLIENTS", "SECURE"
 _START_SECONDS = 120.0
@@ -168,7 +168,7 @@ class Kafka:
         waiting = set(expected)
         while waiting:
             for node in sorted(waiting):
-                seen = look(f"{ports.HOST}:{self.port(MAIN, node)}")
+                seen = cluster_at(f"{ports.HOST}:{self.port(MAIN, node)}")
                 if not self.nodes[node].running:
                     self._explain_failure(self.nodes[node])
                 # If our node could not bind its port, another stack's broker may answer there.

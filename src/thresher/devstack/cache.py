@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from thresher.core.places import make_writable
+from thresher.core.directories import make_writable
 
 
 @contextlib.contextmanager

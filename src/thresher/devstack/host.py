@@ -1,6 +1,6 @@
 """The process that owns a kept stack: starts its servers, publishes their addresses, and stops them on SIGTERM.
 
-`KeptStack.up` runs it as `python -m thresher.devstack.host NAME`, in a session of its own. It inherits a descriptor
+`NamedStack.up` runs it as `python -m thresher.devstack.host NAME`, in a session of its own. It inherits a descriptor
 that holds the stack's lock, and keeps it open until it ends.
 """
 
@@ -15,14 +15,14 @@ from thresher.core.errors import ThresherError
 from thresher.core.interruptible import interruptible
 from thresher.devstack.broker import KafkaOptions
 from thresher.devstack.cache import write_whole
-from thresher.devstack.kept import Endpoints, KeptStack, Ports, Spec, read_json
+from thresher.devstack.named_stack import Endpoints, NamedStack, Ports, Spec, read_json
 from thresher.devstack.postgres import PostgresOptions
 from thresher.devstack.stack import Stack
 
 
 def main() -> int:
     """Run the stack until SIGTERM. Return 1, with the reason on standard error, if it cannot start."""
-    kept = KeptStack(sys.argv[1])
+    kept = NamedStack(sys.argv[1])
     # A SimpleQueue is reentrant: a signal handler may put into it at any moment.
     told_to_stop: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -51,7 +51,7 @@ def main() -> int:
     return 0
 
 
-def _publish(kept: KeptStack, stack: Stack) -> None:
+def _publish(kept: NamedStack, stack: Stack) -> None:
     endpoints = Endpoints(
         dsn=stack.postgres.dsn(),
         bootstrap=stack.kafka.bootstrap,

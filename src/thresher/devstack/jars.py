@@ -16,8 +16,8 @@ from importlib import resources
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from thresher.core.directories import cache_home
 from thresher.core.java import find_java
-from thresher.core.places import cache_home
 from thresher.devstack.cache import staged
 from thresher.devstack.problem import BadRequest, JarMismatch, StackProblem
 from thresher.devstack.server import run_tool

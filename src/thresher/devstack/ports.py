@@ -12,7 +12,7 @@ import random
 import socket
 from collections.abc import Collection
 
-from thresher.core.places import PlaceUnusable, cache_home, make_writable
+from thresher.core.directories import PlaceUnusable, cache_home, make_writable
 from thresher.devstack.problem import PortTaken, StackProblem
 
 HOST = "127.0.0.1"

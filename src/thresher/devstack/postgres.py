@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from thresher.core.places import cache_home
+from thresher.core.directories import cache_home
 from thresher.devstack import ports
 from thresher.devstack.account import Account, server_account
 from thresher.devstack.cache import staged

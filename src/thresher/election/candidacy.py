@@ -38,7 +38,7 @@ class Candidacy:
     def leader_id(self) -> UUID | None:
         """The id of the current leadership; None for a standby."""
         with self._changed:
-            self.tell(Tick())
+            self.handle(Tick())
             return self._tenure.leader_id
 
     @property
@@ -55,7 +55,7 @@ class Candidacy:
         """Return the time by which deadlines are judged."""
         return self._clock()
 
-    def tell(self, event: Event) -> list[Change]:
+    def handle(self, event: Event) -> list[Change]:
         """Apply an event, and return the changes that it caused."""
         with self._changed:
             if self._closed:
@@ -69,20 +69,20 @@ class Candidacy:
     def refresh(self) -> UUID | None:
         """Draw another id for the leadership and return it; None for a standby."""
         with self._changed:
-            self.tell(RefreshAsked())
+            self.handle(RefreshAsked())
             return self._tenure.leader_id
 
     def fail(self, error: ThresherError) -> None:
         """Give up the leadership, and make `wait` raise this error."""
         with self._changed:
-            self.tell(Withdrawn())
+            self.handle(Withdrawn())
             self._error = self._error or error
             self._changed.notify_all()
 
     def close(self) -> None:
         """Give up the leadership, and make `wait` return at once."""
         with self._changed:
-            self.tell(Withdrawn())
+            self.handle(Withdrawn())
             self._closed = True
             self._changed.notify_all()
 
@@ -91,7 +91,7 @@ class Candidacy:
         deadline = time.monotonic() + seconds
         with self._changed:
             while True:
-                self.tell(Tick())
+                self.handle(Tick())
                 if self._changes:
                     return self._changes.popleft()
                 if self._error is not None:

@@ -30,8 +30,8 @@ from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.refusal import is_access_refused, is_refused, no_such_table, remedy
 from thresher.election.candidacy import Competitor
 from thresher.election.lease_session import leader_of, mark_of, session_name
-from thresher.election.patience import Patience
 from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused
+from thresher.election.refusal_grace import RefusalGrace
 from thresher.election.tenure import Confirmed, Granted, Withdrawn
 
 _logger = logging.getLogger(__name__)
@@ -112,11 +112,11 @@ class Lease(Competitor):
         self._described_holder: str | None = None
         # Whether a statement has succeeded over the current connection.
         self._answered = False
-        self._patience = Patience(grace_seconds=grace_seconds)
+        self._refusal_grace = RefusalGrace(grace_seconds=grace_seconds)
 
     def resign(self) -> None:
         """Release the lease, and compete again after the others had time to take it."""
-        self.tell(Withdrawn())
+        self.handle(Withdrawn())
         self._resigning = True
         self._woken.set()
 
@@ -134,12 +134,12 @@ class Lease(Competitor):
                     self._compete(connection)
             except psycopg.Error as error:
                 text = " ".join(str(error.diag.message_primary or error).split()) + remedy(error.sqlstate)
-                before = self._patience
+                before = self._refusal_grace
                 if problem := self._refused(error, text):
                     self.fail(problem)
                     return
-                if self._patience is not before:
-                    wait = self._patience.wait_seconds
+                if self._refusal_grace is not before:
+                    wait = self._refusal_grace.wait_seconds
                 if self._answered:
                     wait = 0.1
                 self._note(text)
@@ -161,14 +161,14 @@ class Lease(Competitor):
         refused = f"the lease {self._name!r} cannot be competed for: {text}"
         if not is_access_refused(error.sqlstate, text):
             return ElectionRefused(refused)
-        self._patience = self._patience.refused(self.now())
-        return AccessRefused(refused) if self._patience.over else None
+        self._refusal_grace = self._refusal_grace.refused(self.now())
+        return AccessRefused(refused) if self._refusal_grace.over else None
 
     def _went_on(self, since: float) -> None:
         """Record that a statement has succeeded."""
         self._answered = True
-        self._patience = self._patience.went_on(since, self.now(), leads=self.leader_id is not None)
-        if self._patience.since is None:
+        self._refusal_grace = self._refusal_grace.went_on(since, self.now(), leads=self.leader_id is not None)
+        if self._refusal_grace.since is None:
             self._note(None)
 
     def _connect(self) -> "_Connection":
@@ -211,19 +211,19 @@ class Lease(Competitor):
             return
         self.token = token
         self.leader = self._described_holder = None
-        self.tell(Granted())
-        self.tell(Confirmed(until=asked + self._seconds))
+        self.handle(Granted())
+        self.handle(Confirmed(until=asked + self._seconds))
         self._pause(self._seconds / 3)
 
     def _renew(self, connection: "_Connection", token: int) -> None:
         """Renew the lease, and pause. A late renewal begins a new leadership: nobody else held the lease meanwhile."""
         asked = self.now()
         if connection.renew(self._holder, token, min(self._seconds, max(self._seconds / 3, self.until - asked))):
-            self.tell(Confirmed(until=asked + self._seconds))
+            self.handle(Confirmed(until=asked + self._seconds))
             self._pause(self._seconds / 3)
         else:
             self.token = None
-            self.tell(Withdrawn(reason=TAKEN))
+            self.handle(Withdrawn(reason=TAKEN))
 
     def _give_back(self, connection: "_Connection") -> None:
         if self.token is not None:

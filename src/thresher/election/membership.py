@@ -36,7 +36,7 @@ class Membership:
         """Record that the group has assigned partitions, or none."""
         self._joined, self._out_since = True, None
 
-    def told(self, statistics: str) -> None:
+    def take_statistics(self, statistics: str) -> None:
         """Record the client's statistics."""
         group = json.loads(statistics).get("cgrp", {})
         if (group.get("state"), group.get("join_state")) == ("up", "steady"):

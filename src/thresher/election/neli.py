@@ -31,6 +31,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Me
 
 from thresher.core.errors import ThresherError
 from thresher.election.candidacy import Candidacy, Competitor
+from thresher.election.leader_heartbeats import LeaderHeartbeats
 from thresher.election.membership import Membership
 from thresher.election.neli_clients import (
     GROUP_BEAT_SECONDS,
@@ -39,9 +40,8 @@ from thresher.election.neli_clients import (
     producer_properties,
     session_seconds,
 )
-from thresher.election.patience import Patience
 from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused, LeaderTopicMissing
-from thresher.election.pulse import Pulse
+from thresher.election.refusal_grace import RefusalGrace
 from thresher.election.settings import ElectionSettings
 from thresher.election.tenure import Confirmed, Granted, Withdrawn
 from thresher.kafka.admin import Admin
@@ -99,12 +99,12 @@ class Neli(Competitor):
         self._topic, self._group, self._kafka = topic, group, kafka
         self._settings = settings or ElectionSettings()
         self._resigning = threading.Event()
-        self._patience = Patience(grace_seconds=self._settings.grace_seconds)
+        self._refusal_grace = RefusalGrace(grace_seconds=self._settings.grace_seconds)
         self._known = False
 
     def resign(self) -> None:
         """Leave the group, and join it again after the others had time to get the partition."""
-        self.tell(Withdrawn())
+        self.handle(Withdrawn())
         self._resigning.set()
 
     # NELI's own thread
@@ -124,7 +124,7 @@ class Neli(Competitor):
                     if not self._is_waited_out(problem):
                         self.fail(problem)
                         return
-                    wait = self._patience.wait_seconds
+                    wait = self._refusal_grace.wait_seconds
                 self._note(str(problem or reason_of(error.args[0])))
             except Exception as error:  # noqa: BLE001 - `wait` raises it
                 self._log.exception("the election's thread broke")
@@ -143,8 +143,8 @@ class Neli(Competitor):
         began = looked = self.now()
         while not self._stopping.is_set() and not self._resigning.is_set():
             trouble = member.step(self._settings.min_poll_seconds)
-            self._patience = self._patience.went_on(began, self.now(), leads=self.leader_id is not None)
-            if trouble is not None or self._patience.since is None:
+            self._refusal_grace = self._refusal_grace.went_on(began, self.now(), leads=self.leader_id is not None)
+            if trouble is not None or self._refusal_grace.since is None:
                 self._note(trouble)
             if member.topic_gone and self.now() - looked > _LOOK_SECONDS:
                 member.writable = self._require_topic()
@@ -154,13 +154,13 @@ class Neli(Competitor):
         """Record a problem, and return whether it is waited out."""
         if not isinstance(problem, AccessRefused):
             return False
-        self._patience = self._patience.refused(self.now())
-        return not self._patience.over
+        self._refusal_grace = self._refusal_grace.refused(self.now())
+        return not self._refusal_grace.over
 
     def _require_topic(self) -> bool:
         """Create the leader topic if it is missing, and return whether we may write heartbeats to it."""
         admin = Admin.of(self._kafka)
-        admin.greet()
+        admin.require_answer()
         facts = admin.topic(self._topic)
         # Only the brokers create internal topics and write to them.
         internal = self._topic.startswith("__")
@@ -218,7 +218,7 @@ class _Member:
         # Whether the client did not find the topic.
         self.topic_gone = False
         self._errors: collections.deque[KafkaError] = collections.deque(maxlen=100)
-        self._pulse: Pulse | None = None
+        self._heartbeats: LeaderHeartbeats | None = None
         self._beat_at = 0.0
         self._position = 0
         self._producer: Producer | None = None
@@ -227,7 +227,7 @@ class _Member:
         self._refusal: tuple[KafkaError, float] | None = None
         self._membership = Membership(group, candidacy.now)
         callbacks = {
-            "error_cb": self._errors.append, "on_commit": self._on_commit, "stats_cb": self._membership.told,
+            "error_cb": self._errors.append, "on_commit": self._on_commit, "stats_cb": self._membership.take_statistics,
         }  # fmt: skip
         properties = {**consumer_properties(kafka, group, settings), **callbacks}
         make = settings.consumer_factory or partial(Consumer, logger=_client_logger)
@@ -236,8 +236,8 @@ class _Member:
 
     def close(self) -> None:
         """Leave the group and close the clients. A leadership ends."""
-        self._pulse = None
-        self._candidacy.tell(Withdrawn())
+        self._heartbeats = None
+        self._candidacy.handle(Withdrawn())
         try:
             self._consumer.close()
         finally:
@@ -279,21 +279,21 @@ class _Member:
         self._refusal = (error, self._candidacy.now())
 
     def _hear(self, message: Message) -> None:
-        if message.partition() == 0 and self._pulse is not None:
+        if message.partition() == 0 and self._heartbeats is not None:
             self._position = (message.offset() or 0) + 1
             key, value = message.key(), message.value()
-            self._pulse.hear(_bytes(key), _bytes(value))
+            self._heartbeats.hear(_bytes(key), _bytes(value))
 
     def _confirm(self) -> None:
         """Move the deadline by the heartbeats that succeeded.
 
         Raises if the partition is ours and no heartbeat has succeeded for long: the clients are then created again.
         """
-        if self._pulse is None:
+        if self._heartbeats is None:
             return
         timeout = self._settings.heartbeat_timeout_seconds
-        until, now = self._pulse.until(timeout), self._candidacy.now()
-        self._candidacy.tell(Confirmed(until=until))
+        until, now = self._heartbeats.until(timeout), self._candidacy.now()
+        self._candidacy.handle(Confirmed(until=until))
         if self._refusal is not None:
             error, met = self._refusal
             if self._candidacy.leader_id is None:
@@ -310,15 +310,15 @@ class _Member:
 
     def _send(self) -> None:
         now = self._candidacy.now()
-        if self._pulse is None or now < self._beat_at:
+        if self._heartbeats is None or now < self._beat_at:
             return
         self._beat_at = now + beat_seconds(self._settings)
-        key, beat = self._pulse.beat(now)
+        key, beat = self._heartbeats.beat(now)
         # A heartbeat that cannot be sent is not retried: the next one follows.
         with contextlib.suppress(KafkaException):
             place = TopicPartition(self._topic, 0, self._position, metadata=beat)
             self._consumer.commit(offsets=[place], asynchronous=True)
-        if self._pulse.recorded:
+        if self._heartbeats.recorded:
             if self._producer is None:
                 properties = {**producer_properties(self._kafka, self._settings), "error_cb": self._errors.append}
                 self._producer = Producer(properties, logger=_client_logger)
@@ -331,13 +331,13 @@ class _Member:
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None and error.code() in _UNWRITABLE:
             self.writable = False
-            if self._pulse is not None:
-                self._pulse.recorded = False
+            if self._heartbeats is not None:
+                self._heartbeats.recorded = False
 
     def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         for place in places:
-            if error is None and place.error is None and self._pulse is not None:
-                self._pulse.confirm(place.metadata)
+            if error is None and place.error is None and self._heartbeats is not None:
+                self._heartbeats.confirm(place.metadata)
                 self._confirm()
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -350,11 +350,11 @@ class _Member:
         if any(each.partition == 0 for each in places):
             self._candidacy.leader = None
             now = self._candidacy.now()
-            self._pulse = Pulse(self._membership.group, recorded=self.writable, began=now)
+            self._heartbeats = LeaderHeartbeats(self._membership.group, recorded=self.writable, began=now)
             self._beat_at, self._fenced_since = now, None
-            self._candidacy.tell(Granted())
+            self._candidacy.handle(Granted())
             self._send()
-        elif self._pulse is None:
+        elif self._heartbeats is None:
             self._candidacy.leader = f"another member of the group {self._membership.group}"
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -366,8 +366,8 @@ class _Member:
     def _on_gone(self, consumer: Consumer, places: list[TopicPartition], reason: str | None) -> None:
         if any(each.partition == 0 for each in places):
             # A refusal that was met while leading ends with the leadership.
-            self._pulse = self._refusal = None
-            self._candidacy.tell(Withdrawn(reason=reason))
+            self._heartbeats = self._refusal = None
+            self._candidacy.handle(Withdrawn(reason=reason))
         consumer.incremental_unassign(places)
 
 

@@ -23,7 +23,7 @@ class Unopposed(Candidacy):
 
     def resign(self) -> None:
         """Give up the leadership, and lead again under another id: there is no other process."""
-        if self.tell(Withdrawn()):
+        if self.handle(Withdrawn()):
             self._lead()
 
     def stop(self) -> None:
@@ -31,5 +31,5 @@ class Unopposed(Candidacy):
         self.close()
 
     def _lead(self) -> None:
-        self.tell(Granted())
-        self.tell(Confirmed(until=math.inf))
+        self.handle(Granted())
+        self.handle(Confirmed(until=math.inf))

@@ -20,8 +20,15 @@ from thresher.core.secrets import Secrets
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.form import KEYS, RelayForm
 from thresher.harvest.form_rules import OF_ELECTION, OF_LOCKING
-from thresher.harvest.judgement import election_of, settings_of
-from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
+from thresher.harvest.goharvest_file import (
+    Translation,
+    forget_unelected,
+    is_goharvest_file,
+    keep_partitions,
+    translate,
+    untranslated,
+)
+from thresher.harvest.settings_check import election_of, settings_of
 from thresher.observe.logs import LogFormat
 from thresher.relay.settings import POLICY, Coordination, Delivery, Dispatch, Settings
 from thresher.spark.policy import Policy
@@ -69,13 +76,13 @@ def load(
     `ConfigurationInvalid` with every problem.
     """
     found = read(path) if path is not None else {}
-    translated = translate(found) if is_reapers(found) else as_ours(found)
+    translated = translate(found) if is_goharvest_file(found) else untranslated(found)
     variables = from_environment(RelayForm, environment or {})
     given: dict[str, Any] = {key: value for key, value in translated.keys.items() if value is not None}
     covered = [problem for layer in (variables.keys, overrides) for problem in lay_over(RelayForm, given, layer)]
     if path is None and not _says_where(given):
         lay_over(RelayForm, given, otherwise())
-    if is_reapers(found):
+    if is_goharvest_file(found):
         keep_partitions(given)
     forget_unelected(translated, given)
     completed = complete(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from thresher.core.errors import shorten
 from thresher.harvest.form import LOCKED_ROWS
-from thresher.harvest.judgement import judge
 from thresher.harvest.problem import HarvestMisused
+from thresher.harvest.settings_check import check_settings
 from thresher.relay.settings import Coordination, Limits, Settings
 from thresher.relay.topic_lock.backend import DbBackend
 
@@ -25,7 +25,7 @@ def start_db_backend(settings: Settings, *, threads: int = 2) -> DbBackend:
     told = replace(settings, coordination=Coordination.TOPIC_LOCK)
     if told.limits == Limits():
         told = replace(told, limits=replace(told.limits, batch_rows=LOCKED_ROWS))
-    backend = DbBackend(judge(told).settings, threads=threads)
+    backend = DbBackend(check_settings(told).settings, threads=threads)
     backend.start()
     return backend
 

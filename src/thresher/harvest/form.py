@@ -362,7 +362,7 @@ _RULES = (
     ),
     Rule(frozenset({"archive_after_seconds", "settle"}), archives_what_stays),
     Rule(frozenset({"dispatch", "shape", "settle", "delivery", "poison", "transform"}), can_sweep),
-    service_form.elects_as_told(OF_ELECTION),
+    service_form.election_keys_fit(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,
 )

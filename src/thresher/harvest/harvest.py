@@ -20,8 +20,8 @@ from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS, MOST_KEYS
 from thresher.election.election import competitor
 from thresher.election.leadership import Leadership
 from thresher.election.settings import ElectionKind, ElectionSettings
-from thresher.harvest.judgement import judge
 from thresher.harvest.problem import HarvestMisused
+from thresher.harvest.settings_check import check_settings
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Coordination, Settings
 from thresher.relay.topic_lock.workload import TopicLockWorkload
@@ -69,30 +69,30 @@ class Harvest(Service):
             raise HarvestMisused(f"Settings(…) are needed, not {type(settings).__name__}")
         self._refusal: ConfigurationInvalid | None = None
         try:
-            judged = judge(
+            checked = check_settings(
                 settings, election, metrics_seconds=metrics_seconds, step_down_seconds=step_down_seconds
             )  # fmt: skip
         except ConfigurationInvalid as refusal:
             self._refusal = refusal
             # Not used: `start` raises the refusal.
-            judged = judge(_UNUSED)
-        by_locks = judged.settings.coordination is Coordination.TOPIC_LOCK
-        if by_locks and election is not None and not _is_none(judged.election):
+            checked = check_settings(_UNUSED)
+        by_locks = checked.settings.coordination is Coordination.TOPIC_LOCK
+        if by_locks and election is not None and not _is_none(checked.election):
             raise HarvestMisused(
                 "election= has no effect with coordination 'topic-lock', where all processes work: leave it out"
             )
-        chosen = ElectionSettings(kind=ElectionKind.NONE) if by_locks else judged.election
-        self.settings = settings if self._refusal else judged.settings
+        chosen = ElectionSettings(kind=ElectionKind.NONE) if by_locks else checked.election
+        self.settings = settings if self._refusal else checked.settings
         super().__init__(
-            TopicLockWorkload(judged.settings, policy=policy, hook=hook)
+            TopicLockWorkload(checked.settings, policy=policy, hook=hook)
             if by_locks
-            else RelayWorkload(judged.settings, policy=policy, hook=hook, side_work=_archive(judged.settings)),
-            election=partial(_competitor, judged.settings, chosen),
+            else RelayWorkload(checked.settings, policy=policy, hook=hook, background_work=_archive(checked.settings)),
+            election=partial(_competitor, checked.settings, chosen),
             alone=_is_none(chosen),
             spark=spark,
             logger=logger,
-            metrics_seconds=judged.metrics_seconds,
-            step_down_seconds=judged.step_down_seconds,
+            metrics_seconds=checked.metrics_seconds,
+            step_down_seconds=checked.step_down_seconds,
             draw=draw,
         )
 
@@ -115,7 +115,7 @@ class Harvest(Service):
     @property
     def relayed(self) -> int:
         """The number of rows that this process has relayed, over all its leaderships."""
-        return self.ledger.total("relayed")
+        return self.process_counts.total("relayed")
 
     def _shards(self) -> tuple[ShardSnapshot, ...]:
         leading = self._slot.leading

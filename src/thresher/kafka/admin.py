@@ -84,7 +84,7 @@ class Admin:
         """Return the administration of the cluster that a client's properties name."""
         return cls(str(config.get("bootstrap.servers", "")), config)
 
-    def greet(self) -> None:
+    def require_answer(self) -> None:
         """Require that the cluster answers. Raises `KafkaException` with the client's own error, not just a time-out.
 
         If credentials are refused for 3 s, this raises without waiting for the time-out.
@@ -105,7 +105,7 @@ class Admin:
             if met:
                 raise KafkaException(met[-1]) from error
             raise
-        # Errors from before this answer are over: the next `greet` must not report them.
+        # Errors from before this answer are over: the next `require_answer` must not report them.
         self.client.poll(0)
         self._errors.clear()
 
@@ -242,7 +242,7 @@ class Admin:
         return sums
 
 
-def look(bootstrap: str, timeout_seconds: float = 0.5) -> Cluster | None:
+def cluster_at(bootstrap: str, timeout_seconds: float = 0.5) -> Cluster | None:
     """Return the cluster that answers at an address now, or None."""
     try:
         # A broker that is still starting refuses connections, which is expected here: no log entry.

@@ -65,7 +65,7 @@ def group_offsets(
                 # Without permission for the group the client finds no coordinator, and reports the reason by a poll.
                 told = client.poll(0)
                 why = None if told is None else told.error()
-                found, errors = [], [error.args[0] if why is None or refusal_of(why) is Refusal.MOMENT else why]
+                found, errors = [], [error.args[0] if why is None or refusal_of(why) is Refusal.TRANSIENT else why]
             if not errors:
                 return {
                     place.partition: GroupOffset(

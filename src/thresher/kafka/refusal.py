@@ -29,13 +29,13 @@ class Refusal(enum.Enum):
     CLIENT = "client"
     """The client: its credentials, its permissions, or its request."""
 
-    NEIGHBOUR = "neighbour"
+    CAUSED_BY_ANOTHER = "caused-by-another"
     """Another record of the transaction: the fault of that record failed this one too."""
 
     FENCED = "fenced"
     """The producer: another one with its transactional id has taken over, or the client had a fatal error."""
 
-    MOMENT = "moment"
+    TRANSIENT = "transient"
     """Nothing lasting: a retry may succeed."""
 
 
@@ -69,7 +69,7 @@ _KINDS: dict[int, Refusal] = {
             KafkaError._STATE,
             KafkaError._INVALID_DIFFERENT_RECORD,
         ),
-        Refusal.NEIGHBOUR,
+        Refusal.CAUSED_BY_ANOTHER,
     ),
     **dict.fromkeys(
         (
@@ -106,4 +106,4 @@ def fenced(error: BaseException | None) -> bool:
 
 def refusal_of(error: KafkaError) -> Refusal:
     """Return an error's subject by its code. An unknown code may pass with time."""
-    return _KINDS.get(error.code(), Refusal.MOMENT)
+    return _KINDS.get(error.code(), Refusal.TRANSIENT)

@@ -231,7 +231,7 @@ class TransactionalProducer:
                 owing = Counter((fault.topic, fault.partition) for fault in self._undelivered)
                 raise records_unanswered(owing, seconds, _last(self._errors))
             self._do("flush", self._producer.flush, _LOOK_SECONDS)
-            if any(fault.refusal is not Refusal.MOMENT for fault in _causes(self._undelivered)):
+            if any(fault.refusal is not Refusal.TRANSIENT for fault in _causes(self._undelivered)):
                 # The transaction has failed already, and the client may take long to answer for the other records.
                 break
             if self._undelivered:
@@ -244,11 +244,11 @@ class TransactionalProducer:
         return bool(self._do("flush", self._producer.flush, seconds) == 0)
 
     @property
-    def unforgiven(self) -> tuple[Undelivered, ...]:
+    def unhandled_faults(self) -> tuple[Undelivered, ...]:
         """The faults that the caller has not forgiven."""
         return tuple(self._undelivered)
 
-    def forgive(self) -> None:
+    def forget_faults(self) -> None:
         """Forget the faults: the caller has dealt with those records.
 
         If the client requires an abort because of one of them, it refuses further records or the commit.
@@ -387,7 +387,7 @@ def _returning_within(seconds: float, call: Callable[..., Any], *arguments: Any)
 
 def _causes(faults: Iterable[Undelivered]) -> list[Undelivered]:
     """Return the faults that were not caused by another record's fault."""
-    return [fault for fault in faults if fault.refusal is not Refusal.NEIGHBOUR]
+    return [fault for fault in faults if fault.refusal is not Refusal.CAUSED_BY_ANOTHER]
 
 
 def _last(errors: Sequence[KafkaError]) -> str:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from math import inf, isfinite, isnan
 from typing import Self
 
-from thresher.observe.tally import Counts, Number
+from thresher.observe.figure_sink import CountSink, Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Scale:
         object.__setattr__(self, "figures", tuple(f"{self.name}.{place}" for place in places))
         object.__setattr__(self, "sum_figure", f"{self.name}.sum")
 
-    def observe(self, tally: Counts, value: float, weight: int = 1) -> None:
+    def observe(self, counts: CountSink, value: float, weight: int = 1) -> None:
         """Count a value `weight` times. A NaN is refused, because it would spoil every later sum."""
         if isnan(value) or weight <= 0:
             raise ValueError(f"{self.name} cannot count {value} {weight} times")
-        tally.count(self.figures[bisect_left(self.bounds, value)], weight)
-        tally.count(self.sum_figure, value * weight)
+        counts.count(self.figures[bisect_left(self.bounds, value)], weight)
+        counts.count(self.sum_figure, value * weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

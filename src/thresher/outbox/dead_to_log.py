@@ -49,7 +49,7 @@ def _content(row: tuple[Any, ...]) -> bytes:
         return bytes(value or b"")
     if None in names or len(names) != len(values):
         raise InvalidInput(
-            f"a dead row of topic {dead_topic!r} has headers that no message can have: it did not come from the log. "
+            f"a dead row of topic {dead_topic!r} has headers that no message can have: it did not come from the WAL. "
             "Nothing was put back"
         )
     return encode((dead_topic, row[1], value, *row[3:]))
@@ -63,7 +63,7 @@ def _require_read(connection: Any, outbox: TableName) -> None:
         found = [name for (name,) in OwnCursor(connection).execute(query).fetchall()]
     if outbox.quoted() not in found:
         known = f"; a tail reads: {', '.join(found)}. Give the outbox the same name as its tail does" if found else ""
-        raise InvalidInput(f"{outbox} is not read from the log by a tail{known}. Nothing was put back")
+        raise InvalidInput(f"{outbox} is not read from the WAL by a tail{known}. Nothing was put back")
     # In a control row, the name of an outbox with a table always has its schema.
     if outbox.schema is not None and exists(connection, outbox.quoted()):
         raise InvalidInput(

@@ -44,8 +44,8 @@ class SlotWatch:
         found = OwnCursor(connection).execute(statement("log_slot_there"), [self._slot]).fetchone()
         if found is None or not found[0]:
             raise NoSlot(
-                f"slot {self._slot!r} does not exist, or its log is lost: nobody would read a message that is only in "
-                "the log. Create it with 'thresher tail slot create' and run a tail, or name another slot with slot=…"
+                f"slot {self._slot!r} does not exist, or its WAL is lost: nobody would read a message that is only in "
+                "the WAL. Create it with 'thresher tail slot create' and run a tail, or name another slot with slot=…"
             )
         if len(self._there) >= _REMEMBERED:
             self._there.clear()

@@ -40,7 +40,7 @@ def require_sensible(via: str, shape: Shape, limits: Limits, *, keep: bool, slot
         raise InvalidInput(f"shape={shape.value} with via='log': there is no table; leave shape out")
     if limits.outstanding is not None:
         raise InvalidInput(
-            f"Limits(outstanding={limits.outstanding}) with {option}: no rows wait in a table. Limit the log that the "
+            f"Limits(outstanding={limits.outstanding}) with {option}: no rows wait in a table. Limit the WAL that the "
             "server keeps: max_slot_wal_keep_size, or the tail's own limit"
         )
     if not keep and not tied:
@@ -69,7 +69,7 @@ class LogWriter:
             cursor.execute(statement("log_emit_many"), [self._prefix, ByteaArray(bytea_array(part))])
 
 
-class PassingRows:
+class InsertDeleteWriter:
     """Inserts and deletes rows in one transaction: they are in the WAL, and the table stays empty."""
 
     def __init__(self, outbox: TableName) -> None:

@@ -28,7 +28,7 @@ from thresher.outbox.message import Message, with_event_id
 from thresher.outbox.outstanding import Outstanding
 from thresher.outbox.receipt import NoReceiptsInPipeline, Receipt
 from thresher.outbox.shape import Shape
-from thresher.outbox.unpolled import LogWriter, PassingRows, Via, require_sensible
+from thresher.outbox.unpolled import InsertDeleteWriter, LogWriter, Via, require_sensible
 
 # The header arrays are encoded by our own code, so the driver gets them as bytes.
 _COPY_TYPES: dict[Shape, tuple[str, ...]] = {
@@ -74,7 +74,7 @@ class Outbox:
         limits = limits or Limits()
         require_sensible(via, self.shape, limits, keep=keep, slot=slot, tied=require_transaction)
         self._log = LogWriter(self.name) if via == "log" else None
-        self._passing = None if keep else PassingRows(self.name)
+        self._passing = None if keep else InsertDeleteWriter(self.name)
         # Whether rows stay in the table until a relay has sent them.
         self.keeps_rows = via == "table" and keep
         self._slot = None if self.keeps_rows else SlotWatch(slot or slot_name(self.name), clock)

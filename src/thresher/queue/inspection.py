@@ -188,7 +188,7 @@ def reached(config: QueueConfig, topics: Iterable[str]) -> tuple[Admin, dict[str
     """
     admin = Admin.of({"log_level": 2, **config.clients})
     try:
-        admin.greet()
+        admin.require_answer()
         facts = admin.facts(list(topics))
     except KafkaException as error:
         raise broker_problem(f"{config.bootstrap_servers} cannot be used", error.args[0]) from error
@@ -366,7 +366,7 @@ def _records(reader: Consumer, place: TopicPartition, end: int) -> Iterator[Mess
             heard = time.monotonic()
             if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
                 # The client retries temporary errors, such as a change of leader. Access to the group is not needed.
-                if refusal_of(error) is not Refusal.MOMENT and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                if refusal_of(error) is not Refusal.TRANSIENT and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise broker_problem(what, error)
                 continue
             offset = message.offset() or 0

@@ -5,9 +5,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+from thresher.observe.figure_sink import Number
 from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.metric import Family, MetricKind, Reading
-from thresher.observe.tally import Number
 from thresher.queue.message import Ack, Nack, Reject, Settlement
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)

@@ -17,7 +17,7 @@ from thresher.queue.clients import LARGEST_BYTES, Clients, KafkaClients
 from thresher.queue.configuration import HandOff, QueueConfig, configured
 from thresher.queue.consumer import QueueConsumer
 from thresher.queue.hand_off.member import MemberThread, Writing
-from thresher.queue.hand_off.placing import Placing
+from thresher.queue.hand_off.starting_offsets import StartingOffsets
 from thresher.queue.hand_off.transactions import Transactions
 from thresher.queue.hand_off.two_steps import TwoSteps
 from thresher.queue.in_progress import InProgress
@@ -93,7 +93,7 @@ class QueueService(BaseQueueService):
             self.config,
             partial(self._group_client, queue),
             self._writing(queue, markers, marks),
-            Placing(queue, group_of(queue), self.config, marks),
+            StartingOffsets(queue, group_of(queue), self.config, marks),
             buffer,
             progress,
             self._figures,

@@ -164,7 +164,7 @@ def init_topics(
     admin = Admin.of(config.clients)
     wanted = topics_of(config, partitions=partitions, marker_partitions=marker_partitions)
     try:
-        admin.greet()
+        admin.require_answer()
         made = {topic.name for topic in wanted if _made(admin, topic)}
         found = {
             name: FoundTopic(partitions=facts.partitions, config=_config_of(admin, name))

@@ -5,7 +5,7 @@ from thresher.delivery.progress_topic.progress_log import ProgressSource
 from thresher.delivery.progress_topic.reserved_topics import ReservedTopics
 from thresher.delivery.shard.recovery import KnownProgress
 from thresher.relay.protocol.progress import Progress, decode, is_progress, merged
-from thresher.relay.settings import Mandate, Settings
+from thresher.relay.settings import Settings, ShardAssignment
 
 
 def progress_source(settings: Settings) -> ProgressSource[Progress]:
@@ -14,12 +14,12 @@ def progress_source(settings: Settings) -> ProgressSource[Progress]:
     return ProgressSource(pipeline=settings.name, topic=topic, kafka=settings.kafka, decode=decode)
 
 
-def known_progress(mandate: Mandate) -> KnownProgress[Progress]:
+def known_progress(assignment: ShardAssignment) -> KnownProgress[Progress]:
     """Return the progress topic as the leader found it, for its shards."""
     return KnownProgress(
-        source=progress_source(mandate.settings),
-        outbox_id=mandate.outbox_id,
-        topic_id=mandate.progress_topic_id,
+        source=progress_source(assignment.settings),
+        outbox_id=assignment.outbox_id,
+        topic_id=assignment.progress_topic_id,
         merged=merged,
     )
 

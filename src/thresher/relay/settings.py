@@ -13,7 +13,7 @@ from thresher.db.names import InvalidName
 from thresher.db.outbox_store import Settling
 from thresher.db.shape import Shape
 from thresher.delivery.rules import Poison
-from thresher.relay.other_places import belongs
+from thresher.relay.misplaced_keys import belongs
 from thresher.spark.policy import Policy
 
 # How the relay lets the engine supervise its shards, unless somebody says otherwise.
@@ -25,9 +25,9 @@ __all__ = [
     "Delivery",
     "Dispatch",
     "Limits",
-    "Mandate",
     "Settings",
     "Settling",
+    "ShardAssignment",
     "TopicLocking",
 ]
 
@@ -233,7 +233,7 @@ def as_mapping(group: Limits | TopicLocking | Mapping[str, Any]) -> dict[str, An
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mandate:
+class ShardAssignment:
     """The leader's result of a take-over, sent to its shards: the settings, the term, the outbox and its progress."""
 
     settings: Settings

@@ -36,7 +36,7 @@ class Settlement:
         self._store.require_gone(rows.ids, rows.create_times, mark=mark)
 
     def lacks(self, progress: Progress) -> int:
-        """Return how many rows of a settled record are gone: neither stamped, by any process, nor set aside."""
+        """Return how many rows of a settled record are gone: neither stamped, by any process, nor dead."""
         return len(progress.ids) - self._store.settled(progress.ids, progress.create_times)
 
 

@@ -140,7 +140,7 @@ def _as_spark_has_it(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def elects_as_told(of_election: Mapping[str, ElectionKind]) -> Rule:
+def election_keys_fit(of_election: Mapping[str, ElectionKind]) -> Rule:
     """Return the rule that refuses keys which the chosen election would ignore."""
 
     def problems(form: Any, given: Mapping[str, Any]) -> Iterator[Problem]:

@@ -57,7 +57,7 @@ class ServerHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
+class ProcessHealth:
     """The facts about a process that the probes go by. No server is asked for them."""
 
     role: Role
@@ -87,41 +87,43 @@ class Verdict:
         return Answer(code=200 if self.good else 503, content={"status": status, "reason": self.reason, **self.detail})
 
 
-def liveness(vitals: Vitals) -> Verdict:
+def liveness(process_health: ProcessHealth) -> Verdict:
     """Decide whether the process is alive. If not, a restart may help."""
-    silent = {name: seconds for name, seconds in vitals.silent_seconds.items() if seconds > _SILENT_SECONDS}
+    silent = {name: seconds for name, seconds in process_health.silent_seconds.items() if seconds > _SILENT_SECONDS}
     if silent:
         return Verdict(good=False, reason="silent-threads", detail={"threads": sorted(silent)})
-    return Verdict(good=True, reason="alive", detail={"role": str(vitals.role)})
+    return Verdict(good=True, reason="alive", detail={"role": str(process_health.role)})
 
 
-def readiness(vitals: Vitals) -> Verdict:
+def readiness(process_health: ProcessHealth) -> Verdict:
     """Decide whether the process works as a leader, or could take over as a standby."""
-    detail: dict[str, Any] = {"role": str(vitals.role)}
-    if vitals.alarms:
-        detail[vitals.wording.held] = sorted(vitals.alarms)
-    down = {name: server for name, server in vitals.servers.items() if not server.up}
+    detail: dict[str, Any] = {"role": str(process_health.role)}
+    if process_health.alarms:
+        detail[process_health.wording.held] = sorted(process_health.alarms)
+    down = {name: server for name, server in process_health.servers.items() if not server.up}
     if down:
         detail["servers"] = {name: server.text for name, server in down.items()}
-    trouble = vitals.trouble or next(((server.kind, server.text) for server in down.values()), None)
-    if vitals.role in {Role.LEADING, Role.STANDBY} and trouble is not None:
+    trouble = process_health.trouble or next(((server.kind, server.text) for server in down.values()), None)
+    if process_health.role in {Role.LEADING, Role.STANDBY} and trouble is not None:
         kind, text = trouble
         return Verdict(good=False, reason=kind.replace("_", "-"), detail={**detail, "trouble": text})
-    match vitals.role:
+    match process_health.role:
         case Role.STANDBY:
             return Verdict(good=True, reason="standby", detail=detail)
         case Role.LEADING:
             idle = [
                 {"shard": each.shard, "state": each.state, "last_error": each.last_error}
-                for each in vitals.shards
+                for each in process_health.shards
                 if not each.working
             ]
-            if idle or not vitals.shards:
+            if idle or not process_health.shards:
                 return Verdict(
-                    good=False, reason=f"shards-not-{vitals.wording.doing}", detail={**detail, "shards": idle}
+                    good=False, reason=f"shards-not-{process_health.wording.doing}", detail={**detail, "shards": idle}
                 )
-            return Verdict(good=True, reason=vitals.wording.doing, detail=detail)
+            return Verdict(good=True, reason=process_health.wording.doing, detail=detail)
         case Role.TAKING_OVER:
-            return Verdict(good=False, reason="taking-over", detail={**detail, "waiting_for": vitals.waiting_for})
+            return Verdict(
+                good=False, reason="taking-over", detail={**detail, "waiting_for": process_health.waiting_for}
+            )
         case _:
-            return Verdict(good=False, reason=str(vitals.role), detail=detail)
+            return Verdict(good=False, reason=str(process_health.role), detail=detail)

@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import Any
 
 from thresher.core.errors import Superseded, ThresherError, Trouble
+from thresher.service.abandonable_call import CallAbandoned, answer_of
 from thresher.service.events.event import REFRESHED, Event, LeaderRefreshed
 from thresher.service.health import Role, ShardHealth
-from thresher.service.ledger import Ledger
-from thresher.service.left_behind import LeftBehind, answer_of
 from thresher.service.metrics import shard_health
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
 from thresher.service.take_over import TakeOver
 from thresher.service.watching import Watching
@@ -52,7 +52,7 @@ class Leading:
         *,
         spark: SparkOptions | None = None,
         draw: Callable[[], float] = random.random,
-        ledger: Ledger | None = None,
+        process_counts: ProcessCounts | None = None,
         reach: Reach | None = None,
         warm: WarmSpark | None = None,
         terms: Callable[[], str] = lambda: str(uuid.uuid4()),
@@ -61,13 +61,13 @@ class Leading:
     ) -> None:
         self.workload = workload
         self._announce = announce
-        # A process that leads several times gives the same ledger to all its leaderships.
-        self.ledger = ledger or Ledger()
+        # A process that leads several times gives the same counts to all its leaderships.
+        self.process_counts = process_counts or ProcessCounts()
         self.reach = reach or Reach(workload.probes)
         self._spark, self._warm, self._draw = spark_of(workload, spark), warm, draw
         self._stop_requested = threading.Event()
         self.take_over = TakeOver(
-            workload, self.ledger, stop_requested=self._stop_requested, terms=terms, wanted=wanted, draw=draw
+            workload, self.process_counts, stop_requested=self._stop_requested, terms=terms, wanted=wanted, draw=draw
         )
         self._term: Term | None = None
         self._engine: Engine | None = None
@@ -102,7 +102,7 @@ class Leading:
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """Kind and text of the present problem: a look of the watch that failed, or a step of a shard that hangs."""
+        """Kind and text of the present problem: a check of the watch that failed, or a step of a shard that hangs."""
         watching = self._watching
         return None if watching is None else watching.trouble
 
@@ -130,7 +130,7 @@ class Leading:
             "watch": math.inf if going_on and not watching.alive else 0.0,
             **{
                 f"{each.step} of shard {each.shard}": math.inf
-                for each in watching.stalls
+                for each in watching.hanging_steps
                 if each.step in self.workload.wording.own_steps
             },
         }
@@ -180,7 +180,7 @@ class Leading:
             except Superseded:
                 if not self._taken_back(term):
                     # Counted once, however many shards were refused.
-                    self.ledger.count("fences.term")
+                    self.process_counts.count("fences.term")
                     raise
                 message = f"the term of this {self._label} is gone, and no other leads: it takes over again"
                 logger.warning(message, extra=self._fields(term=term.id))
@@ -195,14 +195,14 @@ class Leading:
         engine = Engine(term.pipeline, spark=self._spark, warm=self._warm, observer=observe, draw=self._draw)
         self._term, self._engine = term, engine
         engine.start()
-        self.ledger.follow(engine.snapshot)
+        self.process_counts.follow(engine.snapshot)
         if self._stop_requested.is_set():
             engine.request_stop()
         watching = Watching(
             self.workload,
             term,
             engine,
-            self.ledger,
+            self.process_counts,
             stopping=self._stop_requested.is_set,
             reach=self.reach,
             announce=self._announce,
@@ -219,7 +219,7 @@ class Leading:
         finally:
             watching.end()
             self._watching = None
-            self.ledger.close()
+            self.process_counts.close()
         if watching.error is not None:
             raise watching.error
         return snapshot
@@ -229,7 +229,7 @@ class Leading:
         while not self._stop_requested.is_set():
             try:
                 return answer_of(term.taken_back, unless=self._stop_requested, name="taken-back")
-            except LeftBehind:
+            except CallAbandoned:
                 break
             except Trouble:
                 self._stop_requested.wait(_RETRY_SECONDS)

@@ -7,10 +7,10 @@ shard and kinds from a small set, never a key, a topic or a row: the number of s
 from collections.abc import Iterator, Mapping, Sequence
 
 from thresher import __version__
+from thresher.observe.figure_sink import Number, summed
 from thresher.observe.metric import Family, MetricKind, Reading
-from thresher.observe.tally import Number, summed
 from thresher.service.health import Role, ShardHealth
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.service.wording import Wording
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.driver.supervision import Phase
@@ -109,15 +109,15 @@ class ServiceMetrics:
             self._ready, *self._servers.values(), self._shard_up, self._step_age, self._shard_memory, self._info,
         )  # fmt: skip
 
-    def readings(self, moment: Moment) -> Iterator[Reading]:
+    def readings(self, snapshot: ServiceSnapshot) -> Iterator[Reading]:
         """Yield the present reading of every metric. An unknown value is left out, rather than shown as 0."""
-        name = moment.name
+        name = snapshot.name
 
         def reading(of: Family, value: float, *labels: str) -> Reading:
             return Reading(family=of, labels=(name, *labels), value=value)
 
-        together = summed([self._none_yet, moment.driver, *moment.counts.values()])
-        for shard, counts in sorted(moment.counts.items()):
+        together = summed([self._none_yet, snapshot.driver, *snapshot.counts.values()])
+        for shard, counts in sorted(snapshot.counts.items()):
             for figure, of in self._by_shard.items():
                 yield reading(of, counts.get(figure, 0), str(shard))
         for kind, value in _split(together, "errors"):
@@ -127,12 +127,12 @@ class ServiceMetrics:
         yield reading(self._take_overs, together["takeovers"])
         yield reading(self._step_downs, together["step_downs"])
         for server, of in self._servers.items():
-            if server in moment.servers:
-                yield reading(of, moment.servers[server].up)
-        yield reading(self._leader, moment.role is Role.LEADING)
-        yield reading(self._ready, moment.ready)
+            if server in snapshot.servers:
+                yield reading(of, snapshot.servers[server].up)
+        yield reading(self._leader, snapshot.role is Role.LEADING)
+        yield reading(self._ready, snapshot.ready)
         yield reading(self._info, 1, __version__)
-        for each in moment.shards:
+        for each in snapshot.shards:
             yield reading(self._shard_up, working(each, self._wording), str(each.shard))
             yield reading(self._step_age, max(each.steps.values(), default=0.0), str(each.shard))
             if each.resident_bytes is not None:

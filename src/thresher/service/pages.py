@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from thresher.observe.prometheus import scrape
 from thresher.observe.server import Answer, Page
-from thresher.service.health import Role, Vitals, liveness, readiness
-from thresher.service.ledger import Ledger
+from thresher.service.health import ProcessHealth, Role, liveness, readiness
 from thresher.service.metrics import ServiceMetrics, shard_health
-from thresher.service.report import Moment, Observed
+from thresher.service.process_counts import ProcessCounts
+from thresher.service.report import Observed, ServiceSnapshot
 from thresher.service.workload import Workload
 
 # The time over which rates are computed.
@@ -36,7 +36,7 @@ class StatusPages:
         self._shown, self._wording = shown, shown.workload.wording
         self._report = shown.workload.report(shown)
         self._metrics = ServiceMetrics(self._wording, self._report.error_kinds, tuple(shown.workload.probes))
-        self._rates = Rates(shown.ledger, self._wording.done)
+        self._rates = Rates(shown.process_counts, self._wording.done)
 
     @property
     def pages(self) -> dict[str, Page]:
@@ -44,8 +44,8 @@ class StatusPages:
         return {
             "/status": self.picture,
             "/metrics": self.metrics,
-            "/healthz": lambda: liveness(self.vitals()).answer(),
-            "/readyz": lambda: readiness(self.vitals()).answer(),
+            "/healthz": lambda: liveness(self.process_health()).answer(),
+            "/readyz": lambda: readiness(self.process_health()).answer(),
         }
 
     def close(self) -> None:
@@ -53,17 +53,17 @@ class StatusPages:
         self._rates.close()
         self._report.close()
 
-    def vitals(self) -> Vitals:
+    def process_health(self) -> ProcessHealth:
         """Return the facts for the probes. Asks no server."""
-        shown, snapshot = self._shown, self._shown.snapshot()
+        shown, engine = self._shown, self._shown.snapshot()
         role = shown.role
-        return Vitals(
+        return ProcessHealth(
             role=role,
             wording=self._wording,
             waiting_for=shown.waiting_for,
             trouble=shown.trouble,
             servers=shown.reach.health(standby=role is Role.STANDBY),
-            shards=tuple(shard_health(each, self._wording) for each in (snapshot.shards if snapshot else ())),
+            shards=tuple(shard_health(each, self._wording) for each in (engine.shards if engine else ())),
             alarms=tuple(shown.alarms),
             silent_seconds=shown.silent_seconds(),
         )
@@ -71,33 +71,33 @@ class StatusPages:
     def metrics(self) -> Answer:
         """Return /metrics, for Prometheus."""
         answer = self._report.ask()
-        moment = self._moment()
+        snapshot = self._snapshot()
         families = (*self._metrics.families, *self._report.families)
-        return scrape(families, [*self._metrics.readings(moment), *self._report.readings(moment, answer)])
+        return scrape(families, [*self._metrics.readings(snapshot), *self._report.readings(snapshot, answer)])
 
     def picture(self) -> dict[str, Any]:
         """Return /status, for people and tools."""
         answer = self._report.ask()
-        shown, snapshot, done = self._shown, self._shown.snapshot(), self._wording.done
-        moment = self._moment()
-        part = self._report.status(moment, answer)
+        shown, engine, done = self._shown, self._shown.snapshot(), self._wording.done
+        snapshot = self._snapshot()
+        part = self._report.status(snapshot, answer)
         rates = self._rates.per_second()
         return {
-            "name": moment.name,
-            "role": str(moment.role),
+            "name": snapshot.name,
+            "role": str(snapshot.role),
             # Only a service that competes knows of others.
-            "leader": getattr(shown, "leader", None) if moment.role is Role.STANDBY else None,
+            "leader": getattr(shown, "leader", None) if snapshot.role is Role.STANDBY else None,
             "term": shown.term,
-            "state": str(snapshot.state) if snapshot else str(moment.role),
-            done: sum(int(counted.get(done, 0)) for counted in moment.counts.values()),
+            "state": str(engine.state) if engine else str(snapshot.role),
+            done: sum(int(counted.get(done, 0)) for counted in snapshot.counts.values()),
             "rows_per_s": round(sum(rates.values()), 1),
-            "ready": moment.ready,
-            "reason": moment.reason,
-            "alarms": dict(moment.alarms),
+            "ready": snapshot.ready,
+            "reason": snapshot.reason,
+            "alarms": dict(snapshot.alarms),
             "waiting_for": shown.waiting_for,
             "servers": {
                 name: {"up": server.up, "reached_seconds_ago": round(server.seconds, 1), "trouble": server.text or None}
-                for name, server in moment.servers.items()
+                for name, server in snapshot.servers.items()
             },
             **part.page,
             "shards": [
@@ -109,29 +109,29 @@ class StatusPages:
                     "restarts": shard.restarts,
                     "host": shard.host,
                     "pid": shard.pid,
-                    done: moment.counts.get(shard.shard, {}).get(done, 0),
+                    done: snapshot.counts.get(shard.shard, {}).get(done, 0),
                     "rows_per_s": round(rates.get(shard.shard, 0.0), 1),
                     **part.shards.get(shard.shard, {}),
                     "steps": {name: round(seconds, 1) for name, seconds in shard.steps.items()},
                     "last_error": shard.last_error,
                 }
-                for shard in moment.shards
+                for shard in snapshot.shards
             ],
         }
 
-    def _moment(self) -> Moment:
-        shown, snapshot = self._shown, self._shown.snapshot()
-        vitals = self.vitals()
-        verdict = readiness(vitals)
-        return Moment(
+    def _snapshot(self) -> ServiceSnapshot:
+        shown, engine = self._shown, self._shown.snapshot()
+        process_health = self.process_health()
+        verdict = readiness(process_health)
+        return ServiceSnapshot(
             name=shown.workload.name,
-            role=vitals.role,
+            role=process_health.role,
             ready=verdict.good,
             reason=verdict.reason,
-            servers=vitals.servers,
-            shards=snapshot.shards if snapshot else (),
-            counts=shown.ledger.shards(),
-            driver=shown.ledger.driver(),
+            servers=process_health.servers,
+            shards=engine.shards if engine else (),
+            counts=shown.process_counts.shards(),
+            driver=shown.process_counts.driver(),
             alarms=dict(shown.alarms),
         )
 
@@ -139,8 +139,8 @@ class StatusPages:
 class Rates:
     """The recent growth of a count, per second and shard. Safe in any thread."""
 
-    def __init__(self, ledger: Ledger, figure: str) -> None:
-        self._ledger, self._figure = ledger, figure
+    def __init__(self, process_counts: ProcessCounts, figure: str) -> None:
+        self._process_counts, self._figure = process_counts, figure
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._samples: collections.deque[tuple[float, dict[int, float]]] = collections.deque()
@@ -162,7 +162,7 @@ class Rates:
 
     def _sample(self) -> None:
         while not self._closed.wait(_SAMPLE_SECONDS):
-            counts = self._ledger.shards()
+            counts = self._process_counts.shards()
             now = time.monotonic()
             with self._lock:
                 self._samples.append((now, {shard: each.get(self._figure, 0) for shard, each in counts.items()}))

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from thresher.observe.figure_sink import Number
 from thresher.observe.metric import Family, Reading
-from thresher.observe.tally import Number
 from thresher.service.health import Role, ServerHealth
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
 from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 
@@ -19,7 +19,7 @@ class Observed(Protocol):
     """A service or a leadership, as a report sees it. Safe in any thread."""
 
     @property
-    def ledger(self) -> Ledger:
+    def process_counts(self) -> ProcessCounts:
         """The counts of the process."""
 
     @property
@@ -54,7 +54,7 @@ class Observed(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class ServiceSnapshot:
     """The driver's state at one moment. No server is asked for it."""
 
     name: str
@@ -81,7 +81,7 @@ class StatusPart:
 class Report(Protocol):
     """A workload's part of the pages. Safe in any thread.
 
-    A page calls `ask` first and takes the `Moment` afterwards, so that both belong together however long `ask` took.
+    A page calls `ask` first and takes the `ServiceSnapshot` afterwards: both belong together, however long `ask` took.
     """
 
     @property
@@ -95,10 +95,10 @@ class Report(Protocol):
     def ask(self) -> Any:
         """Ask the servers, for a few seconds at most, and return the answer for `status` and `readings`."""
 
-    def status(self, moment: Moment, answer: Any, /) -> StatusPart:
+    def status(self, snapshot: ServiceSnapshot, answer: Any, /) -> StatusPart:
         """Return the workload's part of /status."""
 
-    def readings(self, moment: Moment, answer: Any, /) -> Iterator[Reading]:
+    def readings(self, snapshot: ServiceSnapshot, answer: Any, /) -> Iterator[Reading]:
         """Yield the workload's part of /metrics. An unknown value is left out."""
 
     def close(self) -> None:

@@ -32,18 +32,18 @@ from thresher.service.events.meter import Meter
 from thresher.service.health import Role
 from thresher.service.leader_slot import LeaderSlot
 from thresher.service.leading import Leading, spark_of
-from thresher.service.ledger import Ledger
 from thresher.service.problem import ServiceMisused
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.probing import Probing
 from thresher.service.servers.reach import ELECTION_WAITS, Reach
 from thresher.service.servers.server_log import ServerLog
-from thresher.service.step_down import Turns
+from thresher.service.step_down import LeadershipPolicy
 from thresher.service.workload import Workload
-from thresher.spark.bell import Bell
 from thresher.spark.driver.snapshot import Snapshot
 from thresher.spark.problem import StopForced
 from thresher.spark.session.settings import SparkOptions
 from thresher.spark.session.warm import WarmSpark
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 _EVENTS_SECONDS = 5.0
 T = TypeVar("T", bound=Handler)
@@ -84,7 +84,7 @@ class Service(Candidate):
     ) -> None:
         self.workload = workload
         # The counts of this process, over all its leaderships.
-        self.ledger = Ledger()
+        self.process_counts = ProcessCounts()
         self.reach = Reach(workload.probes)
         self._spark = spark_of(workload, spark)
         self._announcer = Announcer(f"{self._noun}-events")
@@ -92,7 +92,7 @@ class Service(Candidate):
         self._state = State.CREATED
         self._error: BaseException | None = None
         self._lock = threading.RLock()
-        self._stop_requested, self._kill_requested = Bell(), Bell()
+        self._stop_requested, self._kill_requested = SignalSafeEvent(), SignalSafeEvent()
         self._done = threading.Event()
         self._competing: Competing | None = None
 
@@ -193,12 +193,12 @@ class Service(Candidate):
 
     def request_stop(self) -> None:
         """Request a graceful stop, and return at once. Safe in a signal handler, harmless in every state."""
-        self._stop_requested.ring("stop")
+        self._stop_requested.set("stop")
 
     def kill(self) -> None:
         """End at once; open batches are not finished. Safe in a signal handler. `wait` then raises `StopForced`."""
-        self._kill_requested.ring("kill")
-        self._stop_requested.ring("kill")
+        self._kill_requested.set("kill")
+        self._stop_requested.set("kill")
 
     def stop(self) -> None:
         """Stop gracefully and return when nothing is left running. Harmless in every state; raises nothing."""
@@ -244,9 +244,9 @@ class Service(Candidate):
         draw: Callable[[], float],
     ) -> None:
         """Run the service from its start to its end, in its own thread."""
-        workload, ledger = self.workload, self.ledger
+        workload, process_counts = self.workload, self.process_counts
         warm = WarmSpark(self._spark, name=workload.name, shards=workload.shards)
-        probing = Probing(workload.probes, self.reach, ledger)
+        probing = Probing(workload.probes, self.reach, process_counts)
         try:
             warm.start()
             probing.start()
@@ -255,14 +255,14 @@ class Service(Candidate):
             self.reach.election = lambda: leadership.trouble
 
             def done() -> int:
-                return ledger.total(workload.wording.done)
+                return process_counts.total(workload.wording.done)
 
             def lead(leader_id: UUID) -> Leading:
                 return Leading(
                     workload,
                     spark=self._spark,
                     draw=draw,
-                    ledger=ledger,
+                    process_counts=process_counts,
                     reach=self.reach,
                     warm=warm,
                     terms=_terms(leadership, leader_id),
@@ -276,12 +276,12 @@ class Service(Candidate):
                 warm,
                 lead=lead,
                 slot=self._slot,
-                ledger=ledger,
+                process_counts=process_counts,
                 announcer=self._announcer,
                 meter=Meter(metrics_seconds, done, time.monotonic()),
                 stop_requested=self._stop_requested,
                 kill_requested=self._kill_requested,
-                turns=Turns(self.reach, done, step_down_seconds=step_down_seconds, alone=alone),
+                policy=LeadershipPolicy(self.reach, done, step_down_seconds=step_down_seconds, alone=alone),
                 server_log=ServerLog(self.reach, label=workload.wording.label, name=workload.name),
             )
             self._competing = competing
@@ -292,7 +292,7 @@ class Service(Candidate):
             finally:
                 self._state = State.STOPPING
                 ended_with = competing.end()
-            if self._kill_requested.rung:
+            if self._kill_requested.is_set():
                 self._error = StopForced("stopped at once: open batches were not finished")
             elif _needs_an_operator(ended_with):
                 self._error = ended_with
@@ -301,7 +301,7 @@ class Service(Candidate):
         finally:
             probing.close()
             warm.close(self._kill_requested)
-            self._announcer.close(0 if self._kill_requested.rung else _EVENTS_SECONDS)
+            self._announcer.close(0 if self._kill_requested.is_set() else _EVENTS_SECONDS)
 
 
 def _trouble_of(leadership: Leadership | None) -> str | None:

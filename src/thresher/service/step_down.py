@@ -28,7 +28,7 @@ _ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
+class LeaderStall:
     """The reason why a leader makes no progress, and whether the reason is a server that it does not reach."""
 
     why: str
@@ -54,7 +54,7 @@ def stalled(
     failing_seconds: float,
     idle_seconds: float,
     limit_seconds: float,
-) -> Stall | None:
+) -> LeaderStall | None:
     """Decide whether a leader has made no progress for `limit_seconds`.
 
     `idle_seconds`: the time since anything was done, or since the leadership began.
@@ -63,13 +63,15 @@ def stalled(
         return None
     for name, server in servers.items():
         if server.failures and server.seconds >= limit_seconds:
-            return Stall(why=f"its {name} was not reached for {server.seconds:.0f} s: {server.text}", server_lost=True)
+            return LeaderStall(
+                why=f"its {name} was not reached for {server.seconds:.0f} s: {server.text}", server_lost=True
+            )
     if failing_for is not None and failing_seconds >= limit_seconds:
-        return Stall(why=f"for {failing_seconds:.0f} s, {failing_for}", server_lost=False)
+        return LeaderStall(why=f"for {failing_seconds:.0f} s, {failing_for}", server_lost=False)
     return None
 
 
-class Inquiry:
+class PendingWorkQuery:
     """Asks in a thread whether work waits. For one thread; `ask` raises a `PipelineProblem` if it cannot know."""
 
     def __init__(self, ask: Callable[[], bool | None]) -> None:
@@ -102,9 +104,9 @@ class StallWatch:
         # When attempts began to fail, how many had failed at the last look, and when the last failure was seen.
         self._failing_since: float | None = None
         self._failures, self._failed_at = 0, now
-        self._inquiry: Inquiry | None = None
+        self._query: PendingWorkQuery | None = None
 
-    def look(self, now: float) -> Stall | None:
+    def look(self, now: float) -> LeaderStall | None:
         """Return the reason to step down now, if there is one."""
         if (done := self._done()) != self._last_done:
             self._last_done, self._idle_since = done, now
@@ -126,13 +128,13 @@ class StallWatch:
             limit_seconds=self._limit_seconds,
         )
         if stall is None:
-            self._inquiry = None
+            self._query = None
             return None
-        self._inquiry = self._inquiry or Inquiry(self._leading.work_waits)
-        return stall if self._inquiry.may_wait(now) else None
+        self._query = self._query or PendingWorkQuery(self._leading.work_waits)
+        return stall if self._query.may_wait(now) else None
 
 
-class Turns:
+class LeadershipPolicy:
     """Decides when a process may lead, and when it lets another process lead. For one thread.
 
     `done` returns the number of rows that the process has processed. `alone`: no other process competes, so that a
@@ -164,7 +166,7 @@ class Turns:
         """Watch a new leadership for stalls."""
         self._watch = StallWatch(leading, self._done, limit_seconds=self._step_down_seconds, now=now)
 
-    def stall(self, now: float) -> Stall | None:
+    def stall(self, now: float) -> LeaderStall | None:
         """Return the reason to step down, if there is one. Checks once a second."""
         if self.alone or self._watch is None or now - self._looked < _LOOK_SECONDS:
             return None
@@ -176,7 +178,7 @@ class Turns:
         self._cool_down = self._cool_down.failed(lasted=lasted, now=now)
         self._server_lost, self._given_back = False, now
 
-    def stepped_down(self, stall: Stall, *, lasted: float, now: float) -> None:
+    def stepped_down(self, stall: LeaderStall, *, lasted: float, now: float) -> None:
         """Begin the cool-down after a step-down. The stalled time at the end does not count as lasted."""
         self._cool_down = self._cool_down.failed(lasted=lasted - self._step_down_seconds, now=now)
         self._server_lost, self._given_back = stall.server_lost, now

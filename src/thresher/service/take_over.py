@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 
 from thresher.core.errors import ThresherError, kind_of
-from thresher.service.ledger import Ledger
-from thresher.service.left_behind import LeftBehind, answer_of
+from thresher.service.abandonable_call import CallAbandoned, answer_of
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.server_log import REPEAT_SECONDS
 from thresher.service.workload import Term, Workload
 
@@ -29,14 +29,14 @@ class TakeOver:
     def __init__(
         self,
         workload: Workload,
-        ledger: Ledger,
+        process_counts: ProcessCounts,
         *,
         stop_requested: threading.Event,
         terms: Callable[[], str],
         wanted: Callable[[], bool],
         draw: Callable[[], float],
     ) -> None:
-        self._workload, self._ledger = workload, ledger
+        self._workload, self._process_counts = workload, process_counts
         # Set when a stop is requested.
         self._stop_requested = stop_requested
         self._terms, self._wanted, self._draw = terms, wanted, draw
@@ -56,7 +56,7 @@ class TakeOver:
             try:
                 term = self._attempt(term_id)
             except ThresherError as error:
-                self._ledger.count_error(error)
+                self._process_counts.count_error(error)
                 if not error.retryable:
                     raise
                 self._tell(error)
@@ -70,7 +70,7 @@ class TakeOver:
         return None
 
     def _attempt(self, term_id: str) -> Term | None:
-        with contextlib.suppress(LeftBehind):
+        with contextlib.suppress(CallAbandoned):
             attempt = partial(self._workload.take_over, term_id, self._is_wanted)
             return answer_of(attempt, unless=self._stop_requested, name="take-over")
         return None
@@ -96,7 +96,7 @@ class TakeOver:
 
     def _taken(self, term: Term) -> None:
         self.waiting_for, self.failures = None, 0
-        self._ledger.count("takeovers")
+        self._process_counts.count("takeovers")
         name, label = self._workload.name, self._workload.wording.label
         message = f"the {label} %s has taken over, with term %s"
         logger.info(message, name, term.id, extra={label: name, "term": term.id})

@@ -1,8 +1,8 @@
 """The port through which a service runs a pipeline: relay, tracker, tail and capture are workloads.
 
 1. `Workload` lives as long as its process. `take_over` makes the process the leader, and returns a `Term`.
-2. `Term` lives for one take-over: its pipeline runs on the engine, while the service's watch runs its looks.
-3. Once a newer term exists, a look or a shard of the older term raises `Superseded`.
+2. `Term` lives for one take-over: its pipeline runs on the engine, while the service's watch runs its checks.
+3. Once a newer term exists, a check or a shard of the older term raises `Superseded`.
 
 The workload itself has to be safe. After a crash, a pause or a lost election, the service may run an older term beside
 a newer one. The servers must refuse the writes of the older term.
@@ -19,7 +19,7 @@ from thresher.spark.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PeriodicCheck:
     """A periodic check that the watch runs while a term lasts, with the least time between two runs.
 
     A `Trouble` that it raises is noted until a later run succeeds. Any other `PipelineProblem` ends the leadership.
@@ -32,7 +32,7 @@ class Look:
 
 
 class Term(Protocol):
-    """The result of one take-over: a pipeline to run, and looks to run beside it."""
+    """The result of one take-over: a pipeline to run, and checks to run beside it."""
 
     @property
     def id(self) -> str:
@@ -46,8 +46,8 @@ class Term(Protocol):
     def alarms(self) -> Mapping[str, str]:
         """Things that wait, such as topics, and why. Safe in any thread."""
 
-    def watch(self) -> AbstractContextManager[Sequence[Look]]:
-        """Open the looks, for one thread, in the order of their runs. Leaving closes their connections."""
+    def watch(self) -> AbstractContextManager[Sequence[PeriodicCheck]]:
+        """Open the checks, for one thread, in the order of their runs. Leaving closes their connections."""
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Handle an event that a shard has reported."""

@@ -21,7 +21,7 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether the process still exists. A stopped process does; a zombie process does not."""
-        return look(self.pid) == self
+        return find_process(self.pid) == self
 
     def kill(self) -> None:
         """Send SIGKILL, never to another process that got the same id. Harmless when the process is gone."""
@@ -30,7 +30,7 @@ class Process:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def look(pid: int) -> Process | None:
+def find_process(pid: int) -> Process | None:
     """Return the live process that has this id on this machine, or None."""
     try:
         # The command's name may hold spaces and brackets; the fields after it do not.

@@ -1,1 +1,1 @@
-"""The tail: committed changes of Postgres' log become Kafka records, once and in the order of commits."""
+"""The tail: committed changes of Postgres' WAL become Kafka records, once and in the order of commits."""

@@ -1,13 +1,13 @@
-"""The changes that were read from the log and are not decided yet. The buffer takes the place of a relay's table.
+"""The changes that were read from the WAL and are not decided yet. The buffer takes the place of a relay's table.
 
-1. A read returns the oldest changes that are neither in flight nor held, in the order of the log.
+1. A read returns the oldest changes that are neither in flight nor held, in the order of the WAL.
 2. A change leaves the buffer when a committed progress record decides it. So rows that a relay would leave in the table
-   stay here, and after a rejected transaction the log need not be read again.
+   stay here, and after a rejected transaction the WAL need not be read again.
 3. A change that the last committed record covers is skipped when the server sends it again. If the record names it as
    dead, it is handed out to be written to the dead table once more. Until that is done, no read returns anything, and
-   each new record names it too. If the server does not send a change that a record names, this is another log.
+   each new record names it too. If the server does not send a change that a record names, this is another WAL.
 4. A progress record names the undecided changes that newer ones have overtaken. Their number is bounded: at the bound,
-   reads return no newer changes. When the buffer is full, no more of the log is read.
+   reads return no newer changes. When the buffer is full, no more of the WAL is read.
 """
 
 import threading
@@ -29,7 +29,7 @@ _SENDABLE, _GIVEN = 10, 11
 
 
 class Change(NamedTuple):
-    """A change of the log. `given` is its row with the buffer's own number as id: no two changes have the same."""
+    """A change of the WAL. `given` is its row with the buffer's own number as id: no two changes have the same."""
 
     position: Position
     id: int
@@ -68,7 +68,7 @@ class LogBuffer:
         self._bounds = bounds
         self._changed = threading.Condition()
         self._next = 1
-        # The buffer's number → change, in the order of the log.
+        # The buffer's number → change, in the order of the WAL.
         self._changes: dict[int, Change] = {}
         self._bytes = 0
         self._coverage = Coverage()
@@ -99,9 +99,9 @@ class LogBuffer:
             self._expect(self._expected_last, self._expected_waiting, self._expected_dead)
 
     def add(self, chunk: Chunk) -> list[DeadChange]:
-        """Add what was read. Return the dead changes that must be written to the dead table again before `paid`.
+        """Add what was read. Return the dead changes to write to the dead table again before `dead_written`.
 
-        Raises `LogLost` if a change that the coverage names is not in this log.
+        Raises `LogLost` if a change that the coverage names is not in this WAL.
         """
         dead: list[DeadChange] = []
         with self._changed:
@@ -133,7 +133,7 @@ class LogBuffer:
             self._require_named()
         return dead
 
-    def paid(self) -> None:
+    def dead_written(self) -> None:
         """Note that the dead changes that `add` returned are durably in the dead table."""
         with self._changed:
             self._unwritten_dead.clear()
@@ -252,7 +252,7 @@ class LogBuffer:
         oldest = min((*self._expected_last, *self._expected_waiting, *self._expected_dead), default=None)
         if oldest is not None and (self._seen > oldest or self._ends.last > oldest.commit):
             raise LogLost(
-                "this is another log than the one that was published from: it goes on behind "
+                "this is another WAL than the one that was published from: it goes on behind "
                 f"{lsn_text(oldest.commit)} without the change that the last progress record names there. This happens "
                 "after a snapshot of the database's files was restored. Rows that were committed since then may be "
                 "missing in Kafka: run 'thresher tail slot drop', 'thresher tail slot create' and 'thresher adopt' for "
@@ -265,13 +265,13 @@ class LogBuffer:
         return self._coverage
 
     @property
-    def owes(self) -> bool:
+    def has_unwritten_dead(self) -> bool:
         """Whether dead changes that the coverage names were not sent again yet, or are not in the dead table yet."""
         return bool(self._expected_dead or self._unwritten_dead)
 
     @property
     def quiet_at(self) -> int | None:
-        """Up to where the server may discard the log if every change that was read is decided; None otherwise."""
+        """Up to where the server may discard the WAL if every change that was read is decided; None otherwise."""
         with self._changed:
             if self._changes or self._expected_dead or self._unwritten_dead or self._expected_waiting:
                 return None

@@ -1,4 +1,4 @@
-"""A chunk of the log: some rows, and how far the log was read with them."""
+"""A chunk of the WAL: some rows, and how far the WAL was read with them."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from thresher.tail.position import Position
 class Chunk:
     """Rows in the order of their positions. A transaction may begin in one chunk and end in a later one.
 
-    A chunk without rows only says how far the log was read.
+    A chunk without rows only says how far the WAL was read.
     """
 
     positions: list[Position] = field(default_factory=list)

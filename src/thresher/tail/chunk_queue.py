@@ -1,4 +1,4 @@
-"""Ordered queue of chunks from the thread that reads the log to the one that publishes, bounded in rows and bytes."""
+"""Ordered queue of chunks from the thread that reads the WAL to the one that publishes, bounded in rows and bytes."""
 
 import threading
 import time

@@ -140,12 +140,12 @@ class _OwnKeys(Form):
     retained_alarm_bytes: int = Field(
         default=1 << 30,
         ge=1,
-        description="Bytes of log that the server keeps for the slot. Above this, the tail raises an alarm.",
+        description="Bytes of WAL that the server keeps for the slot. Above this, the tail raises an alarm.",
     )
     retained_limit_bytes: Annotated[int | None, DefaultText("none")] = Field(
         default=None,
         ge=1,
-        description="Bytes of log that the server keeps for the slot. Above this, the tail ends with exit code 4.",
+        description="Bytes of WAL that the server keeps for the slot. Above this, the tail ends with exit code 4.",
     )
     back_off_seconds: float = Field(
         default=POLICY.back_off_seconds,
@@ -191,7 +191,7 @@ class _OwnKeys(Form):
     def _poison(cls, poison: Poison) -> Poison:
         if poison is Poison.BLOCK_KEY:
             raise ValueError(
-                "'block-key' is not possible with a tail: a dead row that is replayed comes into the log behind later "
+                "'block-key' is not possible with a tail: a dead row that is replayed comes into the WAL behind later "
                 "rows of its key; use 'dead-letter' or 'halt'"
             )
         return poison
@@ -255,9 +255,9 @@ def _has_an_outbox(form: TailForm, given: Mapping[str, Any]) -> Iterator[Problem
         except InvalidInput as error:
             yield "outbox", str(error)
         if form.shape is not Shape.THRESHER:
-            yield "shape", "messages in the log have no table, and no shape but our own: leave it out"
+            yield "shape", "messages in the WAL have no table, and no shape but our own: leave it out"
         if given.get("keep_seconds") is not None:
-            yield "keep_seconds", "messages in the log are in no table: there is nothing to delete"
+            yield "keep_seconds", "messages in the WAL are in no table: there is nothing to delete"
 
 
 _KAFKA = KafkaSections(
@@ -268,7 +268,7 @@ _KAFKA = KafkaSections(
 )
 _RULES = (
     Rule(frozenset({"outbox", "schema", "via", "shape", "slot", "keep_seconds"}), _has_an_outbox),
-    service_form.elects_as_told(OF_ELECTION),
+    service_form.election_keys_fit(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,
 )

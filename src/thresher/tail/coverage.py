@@ -1,9 +1,9 @@
-"""Which changes a committed progress record covers, and up to where the server may discard the log. Pure.
+"""Which changes a committed progress record covers, and up to where the server may discard the WAL. Pure.
 
 1. A change is decided once it was sent, filtered by a transform, or moved to the dead table. A record covers every
    change up to its position, except those that it names as waiting. A covered change is never sent again. A change that
    it names as dead is written to the dead table, again after a crash.
-2. The server may discard the log up to the end of a commit before which every change is decided. A record notes that
+2. The server may discard the WAL up to the end of a commit before which every change is decided. A record notes that
    position before the slot is confirmed there. So a slot beyond the noted position was advanced or recreated by others.
 """
 
@@ -26,7 +26,7 @@ class Coverage:
     waiting: frozenset[Position] = frozenset()
     # Changes that can never be sent, among those that the record's own transaction decided.
     dead: Mapping[Position, Dead] = field(default_factory=dict)
-    # The slot may be confirmed up to here, so that the server may discard the log before it.
+    # The slot may be confirmed up to here, so that the server may discard the WAL before it.
     noted: int = 0
     # Commit time of the newest change that is covered, in microseconds since 1970; 0 if unknown.
     committed_us: int = 0

@@ -30,7 +30,7 @@ from thresher.tail.pgoutput import (
 from thresher.tail.position import Position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The prefix of the message that marks the log after a slot was made.
+# The prefix of the message that marks the WAL after a slot was made.
 _MARK = b"thresher-slot\0"
 # A data frame with a message in it, up to the message's prefix: frame header, then its kind, flags and position.
 _MESSAGE_FRAME, _LENGTH = Struct(">BQQqBBQ"), Struct(">I")
@@ -80,7 +80,7 @@ class LogReader:
         return chunk
 
     def feed(self, frame: bytes) -> None:
-        """Read a frame. Raises `Garbled` if it cannot be read, `DatabaseRefused` if the table has another shape."""
+        """Read a frame. Raises `Garbled` if it is malformed, `DatabaseRefused` if the table was changed."""
         if frame[0] != DATA:
             self._feed_keep_alive(frame)
             return
@@ -117,7 +117,7 @@ class LogReader:
         at: int
         _, at, _, _, _, flags, position = _MESSAGE_FRAME.unpack_from(frame)
         prefix = self._prefix
-        # A non-transactional message is ignored: it is in the log even if its transaction rolls back.
+        # A non-transactional message is ignored: it is in the WAL even if its transaction rolls back.
         if prefix is not None and flags & 1 and frame.startswith(prefix, _MESSAGE_FRAME.size):
             start = _MESSAGE_FRAME.size + len(prefix) + 4
             if _LENGTH.unpack_from(frame, start - 4)[0] != len(frame) - start:
@@ -183,6 +183,6 @@ class LogReader:
             return None
         if source.table.schema is None:
             raise DatabaseRefused(
-                f"the schema of {source.table} is not known, and the log names tables with theirs: set 'schema'"
+                f"the schema of {source.table} is not known, and the WAL names tables with theirs: set 'schema'"
             )
         return InsertedRows(relation, source.shape) if relation.schema == source.table.schema else None

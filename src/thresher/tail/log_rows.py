@@ -1,4 +1,4 @@
-"""Makes pending rows (`db.outbox_store`) of changes in the log: the same rows that a relay reads from the table.
+"""Makes pending rows (`db.outbox_store`) of changes in the WAL: the same rows that a relay reads from the table.
 
 Columns are found by name: a table may have additional ones, in any order. If a known column is missing, or has another
 type, the table is refused: records would be sent without its content. A row with a flaw (headers or a timestamp that
@@ -68,10 +68,10 @@ class InsertedRows:
         for name, types in wanted.items():
             if name not in names:
                 raise DatabaseRefused(
-                    f'the log has no column {name} of "{relation.schema}"."{relation.name}": it was dropped or renamed,'
+                    f'the WAL has no column {name} of "{relation.schema}"."{relation.name}": it was dropped or renamed,'
                     f" or the publication leaves it out. Add it again, or publish all columns: ALTER PUBLICATION … SET "
                     f'TABLE "{relation.schema}"."{relation.name}". Rows that were inserted meanwhile cannot be read '
-                    "from the log: 'thresher tail slot drop', 'thresher tail slot create', 'thresher adopt NAME', start"
+                    "from the WAL: 'thresher tail slot drop', 'thresher tail slot create', 'thresher adopt NAME', start"
                     " the tail, which deletes none of them, and insert those that are missing in Kafka again"
                 )
             column = relation.columns[names.index(name)]
@@ -216,7 +216,7 @@ class InsertedRows:
 
     def _text(self, content: bytes | None) -> str:
         if content is None:
-            raise DatabaseRefused("a row without a topic is in the log: its column must be NOT NULL")
+            raise DatabaseRefused("a row without a topic is in the WAL: its column must be NOT NULL")
         known = self._texts.get(content)
         if known is None:
             if len(self._texts) >= _REMEMBERED:
@@ -258,13 +258,13 @@ def message_row(position: int, created: datetime, content: bytes) -> PendingRow:
 
 def _integer(content: bytes | None) -> int:
     if content is None:
-        raise DatabaseRefused("a row without an id is in the log: its column must be NOT NULL")
+        raise DatabaseRefused("a row without an id is in the WAL: its column must be NOT NULL")
     return int.from_bytes(content, "big", signed=True)
 
 
 def _created(content: bytes | None) -> datetime:
     if content is None:
-        raise DatabaseRefused("a row without a create time is in the log: its column must be NOT NULL")
+        raise DatabaseRefused("a row without a create time is in the WAL: its column must be NOT NULL")
     microseconds = int.from_bytes(content, "big", signed=True)
     if not _FIRST <= microseconds <= _LAST:
         microseconds = _FIRST if microseconds < _FIRST else _LAST

@@ -8,7 +8,7 @@ from thresher.db.shape import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
-    """Inserts into an outbox table. The name needs its schema: a search_path does not apply to the log."""
+    """Inserts into an outbox table. The name needs its schema: a search_path does not apply to the WAL."""
 
     table: TableName
     shape: Shape = Shape.THRESHER
@@ -18,7 +18,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """Transactional messages in the log, written by an `Outbox(via="log")` of this name."""
+    """Transactional messages in the WAL, written by an `Outbox(via="log")` of this name."""
 
     outbox: TableName
 

@@ -1,4 +1,4 @@
-"""Since which transaction, and with which publication, the log was read without a gap. Pure.
+"""Since which transaction, and with which publication, the WAL was read without a gap. Pure.
 
 Every progress record holds the span.
 1. The server decides by the publication at the moment of an insert whether it sends that insert. An insert that the
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpan:
-    """A part of the log without a gap, up to its end."""
+    """A part of the WAL without a gap, up to its end."""
 
     # Identity of the publication, the table, and its membership in the publication; empty without a table.
     published: str = ""
@@ -37,7 +37,7 @@ def goes_on(recorded: LogSpan, now: LogSpan) -> LogSpan:
 
 
 def since_mark(taken_over: int, marked: int) -> int:
-    """Return the first transaction id after that of a mark in the log, `marked`, of which the last 32 bits are known.
+    """Return the first transaction id after that of a mark in the WAL, `marked`, of which the last 32 bits are known.
 
     The mark was written after the slot was made, so the slot has all transactions since. A mark that was written after
     the take-over tells nothing: then the result is `taken_over`.

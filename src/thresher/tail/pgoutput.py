@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from thresher.db.problem import DatabaseLost
 
-# The kinds of frames. A data frame begins with its kind, its position, the end of the server's log, the server's time.
+# The kinds of frames. A data frame begins with its kind, its position, the end of the server's WAL, the server's time.
 DATA, KEEP_ALIVE = ord("w"), ord("k")
 DATA_HEADER = Struct(">BQQq")
 # A data frame with a row in it, up to the columns: frame header, then kind, OID of the table, and number of columns.
@@ -41,7 +41,7 @@ class Garbled(DatabaseLost):
 
 
 class KeepAlive(NamedTuple):
-    """The server's position in its log, and whether it asks for a status report."""
+    """The server's position in its WAL, and whether it asks for a status report."""
 
     position: int
     reply: bool

@@ -1,8 +1,8 @@
-"""The position of a change in Postgres' log, and the order of changes: that of their commits.
+"""The position of a change in Postgres' WAL, and the order of changes: that of their commits.
 
-A change's own LSN is not enough, since the changes of concurrent transactions interleave in the log. Changes that one
+A change's own LSN is not enough, since the changes of concurrent transactions interleave in the WAL. Changes that one
 COPY wrote may share an LSN: `place` counts from 0 among the changes of a transaction with the same LSN. A change has
-the same position each time the log is read, whatever else the publication sends.
+the same position each time the WAL is read, whatever else the publication sends.
 """
 
 from typing import NamedTuple

@@ -4,8 +4,8 @@ from thresher.core.errors import PipelineProblem
 
 
 class LogLost(PipelineProblem):
-    """A part of the log cannot be read any more: committed rows may be missing in Kafka. An operator has to act."""
+    """A part of the WAL cannot be read any more: committed rows may be missing in Kafka. An operator has to act."""
 
 
 class OtherReader(PipelineProblem):
-    """The outbox belongs to the other kind of reader: to a relay that polls its table, or to a tail of the log."""
+    """The outbox belongs to the other kind of reader: to a relay that polls its table, or to a tail of the WAL."""

@@ -35,7 +35,7 @@ _WAITING, _BATCH, _DEAD = 0.35, 0.35, 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailOrigin:
-    """The outbox and term that wrote a record, and the system and timeline whose log was read."""
+    """The outbox and term that wrote a record, and the system and timeline whose WAL was read."""
 
     outbox_id: str
     system_id: str
@@ -89,7 +89,7 @@ class TailBook:
     timeline: Callable[[], int]
     # The largest size of one record.
     most_bytes: int = 900_000
-    # The part of the log that was read without a gap.
+    # The part of the WAL that was read without a gap.
     span: Callable[[], LogSpan] = lambda: UNKNOWN
     monotonic: Callable[[], float] = time.monotonic
     _origin: TailOrigin | None = None
@@ -167,13 +167,13 @@ class TailBook:
         return self._first is not None and record.number >= self._first
 
     def inherits(self) -> bool:
-        """Whether the last record that recovery found is of another term, or of another timeline of the log."""
+        """Whether the last record that recovery found is of another term, or of another timeline of the WAL."""
         return self._found is not None and self._found != self._origin
 
     def wants_note(self) -> bool:
         """Whether to write a record without rows: dead changes are written by now, or the slot may be confirmed."""
         coverage = self.buffer.coverage
-        if coverage.dead and not self.buffer.owes:
+        if coverage.dead and not self.buffer.has_unwritten_dead:
             return True
         if self.monotonic() < self._made + _NOTE_SECONDS:
             return False

@@ -2,12 +2,12 @@
 
 1. **Recover** as every carrier does: check the term, `Init`, claim the partition, check the term again. Then find the
    last committed record, and write the dead changes that it names to the dead table again. If that record is of another
-   term or timeline, first commit a record of our own with what still holds of it. Only then read the log, and skip what
+   term or timeline, first commit a record of our own with what still holds of it. Only then read the WAL, and skip what
    the record covers.
 2. **Carry** batches exactly once, as the relay does: rows and progress record in one Kafka transaction. It commits only
    once the settling of the transaction before is durable.
 3. **Note**: while nothing is pending, commit a record without rows from time to time. It says up to where the server
-   may discard the log. The slot is confirmed only after that record is committed. Once the dead changes that a record
+   may discard the WAL. The slot is confirmed only after that record is committed. Once the dead changes that a record
    names are in the dead table, a record that does not name them follows at once. So a dead row that an operator replays
    later does not appear again after a crash.
 
@@ -37,7 +37,7 @@ class NotingBook(ProgressBook, Protocol):
 
 
 class TailCarrier(Carrier):
-    """Carries rows of the log, and writes records without rows."""
+    """Carries rows of the WAL, and writes records without rows."""
 
     def note(self) -> Generator[Effect, Any, bool]:
         """Commit a record without rows; return whether the commit is certain."""

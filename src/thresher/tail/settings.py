@@ -29,7 +29,7 @@ class Via(enum.StrEnum):
 
     # Inserts into a table.
     TABLE = "table"
-    # Messages in the log, and in no table.
+    # Messages in the WAL, and in no table.
     LOG = "log"
 
 
@@ -85,7 +85,7 @@ class TailSettings:
 
     @property
     def source(self) -> Source:
-        """The source of the rows: inserts into the table, or messages in the log."""
+        """The source of the rows: inserts into the table, or messages in the WAL."""
         if self.via is Via.LOG:
             return LogSource(outbox=self.outbox)
         return TableSource(table=self.outbox, shape=self.shape)
@@ -125,7 +125,7 @@ class TailSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TailMandate:
+class TailAssignment:
     """The leader's orders to its shard: the settings, the term, and the identity of outbox and progress topic."""
 
     settings: TailSettings
@@ -139,7 +139,7 @@ class TailMandate:
     secret: str = field(repr=False)
     # The slot's confirmed position at the take-over.
     confirmed: int = 0
-    # The span of the log from the take-over on: see `LogSpan`. A recorded one continues instead.
+    # The span of the WAL from the take-over on: see `LogSpan`. A recorded one continues instead.
     span: LogSpan = UNKNOWN
     # An operator has adopted the slot as it is: changes that may be missing before it are accepted.
     adopted: bool = False

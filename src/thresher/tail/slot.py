@@ -1,6 +1,6 @@
-"""Checks a tail's slot and publication: whether the log can be read with them, and if not, which statement fixes that.
+"""Checks a tail's slot and publication: whether the WAL can be read with them, and if not, which statement fixes that.
 
-Pure functions judge what the database reports. A slot has the log since it was made: earlier commits are not in it.
+Pure functions judge what the database reports. A slot has the WAL since it was made: earlier commits are not in it.
 """
 
 import logging
@@ -23,7 +23,7 @@ _GONE_BY = ": rows that are inserted until this is fixed are never sent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A reason why a tail cannot read the log, and the statement that fixes it."""
+    """A reason why a tail cannot read the WAL, and the statement that fixes it."""
 
     detail: str
     mend: str
@@ -33,7 +33,7 @@ class Problem:
 
 
 class LogUnreadable(DatabaseRefused):
-    """The log cannot be read with this server, slot or publication: an operator has to act."""
+    """The WAL cannot be read with this server, slot or publication: an operator has to act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def require_readable(slots: PostgresSlots, slot: str, publication: str, source: 
     """Return the slot. Raises `LogUnreadable`, with every problem and the statement that fixes it."""
     check = check_slot(slots, slot, publication, source)
     if check.slot is None or check.problems:
-        raise LogUnreadable("the log cannot be read: " + "; ".join(map(str, check.problems)))
+        raise LogUnreadable("the WAL cannot be read: " + "; ".join(map(str, check.problems)))
     return check.slot
 
 
@@ -71,7 +71,7 @@ def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Sourc
     """Create the publication if it is missing, then the slot. Return whether the publication was created, and the slot.
 
     The order matters: a change from before its publication was created cannot be decoded. Afterwards a mark is written
-    to the log: all rows of later transactions are known to be in the slot. Raises `LogUnreadable` if the server or the
+    to the WAL: all rows of later transactions are known to be in the slot. Raises `LogUnreadable` if the server or the
     publication is not suitable, and `DatabaseRefused` if the slot exists already.
     """
     server, table = slots.server(), _table(source)
@@ -101,7 +101,7 @@ def free_slot(slots: PostgresSlots, slot: str) -> None:
 
 
 def retained_bytes(slots: PostgresSlots, slot: str) -> int | None:
-    """Return the bytes of log that the server keeps for the slot; None if there is no such slot, or its log is lost."""
+    """Return the bytes of WAL that the server keeps for the slot; None if there is no such slot, or its WAL is lost."""
     found = slots.slot(slot)
     return None if found is None else found.retained_bytes
 
@@ -127,7 +127,7 @@ def server_problems(server: LogServer) -> list[Problem]:
     if not server.may_replicate:
         problems.append(
             Problem(
-                detail=f"user {server.user} may not read the log",
+                detail=f"user {server.user} may not read the WAL",
                 mend=f"ALTER ROLE {quoted_name(server.user)} REPLICATION",
             )
         )
@@ -178,7 +178,7 @@ def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: S
             else "messages without a table are stored nowhere else: nothing is left to read"
         )
         why = found.invalidation or "wal_removed"
-        detail = f"the log of slot {name!r} is lost ({why}): what was committed{since} may be missing; {left}"
+        detail = f"the WAL of slot {name!r} is lost ({why}): what was committed{since} may be missing; {left}"
         mend = f"{recreate}; then raise max_slot_wal_keep_size, and run 'thresher adopt NAME' so that the tail goes on"
         return [Problem(detail=detail, mend=mend)]
     return []
@@ -189,9 +189,9 @@ def _warnings(server: LogServer, slot: LogSlot | None) -> list[str]:
         return []
     warnings = []
     if slot.wal_status == "unreserved":
-        warnings.append("the server may remove log that the slot needs at the next checkpoint: run the tail now")
+        warnings.append("the server may remove WAL that the slot needs at the next checkpoint: run the tail now")
     if slot.active_pid is None:
-        warnings.append("nobody reads the slot: the server keeps the log, and its disk fills")
+        warnings.append("nobody reads the slot: the server keeps the WAL, and its disk fills")
     if server.has_failover_slots and not slot.failover:
         warnings.append("the slot was made without failover: standbys do not have it, and after a failover it is gone")
     return warnings

@@ -1,7 +1,7 @@
-"""A stream of the log from a replication slot. It keeps sending status reports even while its rows cannot be published.
+"""A stream of the WAL from a replication slot. It keeps sending status reports even while its rows cannot be published.
 
 1. One thread owns the connection. It receives, decodes, and puts chunks into a bounded queue.
-2. While the queue is full, it does not read from the socket; the server waits, and keeps the log.
+2. While the queue is full, it does not read from the socket; the server waits, and keeps the WAL.
 3. It reports once a second, and at once when the server asks. Without reports, the server would end the connection
    after `wal_sender_timeout`.
 4. A report says how far data was received. A position is confirmed once, by a report of its own; other reports confirm
@@ -62,7 +62,7 @@ class LogStream:
     def read(self, rows: int, bytes_: int, seconds: float) -> Chunk | None:
         """Return the next rows, at once if there are any: at most `rows`, and about `bytes_`.
 
-        Without rows within `seconds`: a chunk that only says how far the log was read, or None if that has not
+        Without rows within `seconds`: a chunk that only says how far the WAL was read, or None if that has not
         changed. For one thread at a time.
         """
         return self._queue.take(rows, bytes_, seconds)
@@ -70,7 +70,7 @@ class LogStream:
     def confirm(self, lsn: int) -> None:
         """Confirm the slot up to this position, within a second. It never moves back. For any thread.
 
-        The server may discard the log before it.
+        The server may discard the WAL before it.
         """
         self._confirmed = max(self._confirmed, lsn)
 

@@ -17,7 +17,7 @@ from thresher.tail.settings import TailSettings, Via
 
 
 class Tail(Service):
-    """One candidate to read one outbox' log. A context manager: entering starts, leaving stops. Safe from any thread.
+    """One candidate to read an outbox from the WAL. Entering it starts, leaving it stops. Safe from any thread.
 
     All that Thresher logs goes to `logger`. `hook` is for tests: see `thresher.delivery.crash_points`.
     """
@@ -59,4 +59,4 @@ class Tail(Service):
     @property
     def relayed(self) -> int:
         """How many rows this process has published, over all its leaderships."""
-        return self.ledger.total("relayed")
+        return self.process_counts.total("relayed")

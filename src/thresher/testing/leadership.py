@@ -51,7 +51,7 @@ class StagedLeadership(Candidacy):
 
     def resign(self) -> None:
         """Go to the end of the queue."""
-        self.tell(Withdrawn())
+        self.handle(Withdrawn())
         if self._ballot is not None:
             self._ballot.leave(self)
             self._ballot.join(self)
@@ -64,13 +64,13 @@ class StagedLeadership(Candidacy):
 
     def grant(self, seconds: float = math.inf) -> None:
         """Let this candidate lead for `seconds`."""
-        self.tell(Granted())
-        self.tell(Confirmed(until=self.now() + seconds))
+        self.handle(Granted())
+        self.handle(Confirmed(until=self.now() + seconds))
 
     def revoke(self) -> None:
         """End its leadership as after an orderly withdrawal."""
-        self.tell(Withdrawn())
+        self.handle(Withdrawn())
 
     def fence(self, reason: str = "the test said so") -> None:
         """End its leadership as if another candidate already led."""
-        self.tell(Withdrawn(reason=reason))
+        self.handle(Withdrawn(reason=reason))

@@ -22,7 +22,7 @@ from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.limits import limit_of_all, limits_by_queue
 from thresher.service.cool_down import STEP_DOWN_SECONDS
-from thresher.service.form import OF_ELECTION, POLLS_IN_TIME, ServiceForm, elects_as_told
+from thresher.service.form import OF_ELECTION, POLLS_IN_TIME, ServiceForm, election_keys_fit
 from thresher.spark.policy import Policy
 from thresher.tracker.settings import POLICY, TrackerSettings
 
@@ -99,7 +99,11 @@ class TrackerForm(ServiceForm, _OwnKeys):
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
         """The rules that involve several keys."""
-        return (*QueueConfig.rules(), POLLS_IN_TIME, elects_as_told(OF_ELECTION | {"leader_group": ElectionKind.NELI}))
+        return (
+            *QueueConfig.rules(),
+            POLLS_IN_TIME,
+            election_keys_fit(OF_ELECTION | {"leader_group": ElectionKind.NELI}),
+        )
 
     @property
     def settings(self) -> TrackerSettings:

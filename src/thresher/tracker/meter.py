@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from thresher.observe.tally import Number
+from thresher.observe.figure_sink import Number
 from thresher.tracker.protocol.by_queue import QueueFigures, together
 from thresher.tracker.protocol.tracking import Tracking
 
@@ -26,7 +26,7 @@ _MOST_MALFORMED = 10
 _LONGEST_ID = 100
 
 
-class Told(Protocol):
+class MeterSink(Protocol):
     """The receiver of the figures: a shard."""
 
     def count(self, name: str, amount: Number = 1) -> None:
@@ -45,9 +45,9 @@ class Told(Protocol):
 class Meter:
     """The figures of one attempt at one shard. The task's thread calls `tell`; another thread reads the notes."""
 
-    def __init__(self, told: Told, shards: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sink: MeterSink, shards: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         """The limit of queues reported by name is divided among `shards`."""
-        self._told, self._monotonic = told, monotonic
+        self._sink, self._monotonic = sink, monotonic
         self._most_named = max(1, MOST_QUEUES // shards)
         self._due = self._queues_due = float("-inf")
         self._counted: dict[int, Counter[str]] = {}
@@ -56,17 +56,17 @@ class Meter:
         # A queue that has its own counter keeps it, because a counter never goes down.
         self._named: set[str] = set()
         self._malformed: deque[str] = deque(maxlen=_MOST_MALFORMED)
-        told.note(QUEUES, lambda: self._queues)
-        told.note(MALFORMED, lambda: list(self._malformed.copy()))
+        sink.note(QUEUES, lambda: self._queues)
+        sink.note(MALFORMED, lambda: list(self._malformed.copy()))
 
-    def tell(self, partitions: Mapping[int, Tracking]) -> None:
+    def report(self, partitions: Mapping[int, Tracking]) -> None:
         """Report the state of the partitions, if a report is due."""
         now = self._monotonic()
         decides = all(each.decides for each in partitions.values())
         if decides and not self._tracking:
             self._tracking = True
-            self._told.gauge("tracking", 1)
-            self._told.event("tracking", in_progress=sum(len(each.messages) for each in partitions.values()))
+            self._sink.gauge("tracking", 1)
+            self._sink.event("tracking", in_progress=sum(len(each.messages) for each in partitions.values()))
             self._due = now
         if now < self._due:
             return
@@ -76,7 +76,7 @@ class Meter:
             self._tell_malformed(number, tracking)
         due = {number: each.messages.count_due(each.clock.now_ms) for number, each in partitions.items()}
         for name, value in _gauges(partitions, sum(each.total() for each in due.values())).items():
-            self._told.gauge(name, value)
+            self._sink.gauge(name, value)
         if now >= self._queues_due:
             self._queues = _by_queue(partitions, due, self._most_named)
             # There may be as many queues as messages, so only one part in `_TIME_SHARE` of the time is spent on this.
@@ -87,9 +87,9 @@ class Meter:
         before = self._counted.get(number, Counter())
         counted = tracking.figures.counts - before
         for name, amount in counted.items():
-            self._told.count(name, amount)
+            self._sink.count(name, amount)
         if dead := sum(amount for name, amount in counted.items() if name.startswith("dead.")):
-            self._told.event("dead letters", messages=dead)
+            self._sink.event("dead letters", messages=dead)
         self._counted[number] = tracking.figures.counts.copy()
         for (kind, queue), amount in tracking.figures.by_queue.items():
             shown = _shown(queue)
@@ -98,7 +98,7 @@ class Meter:
                     self._named.add(shown)
                 else:
                     shown = OTHER
-            self._told.count(f"{kind}{BETWEEN}{shown}", amount)
+            self._sink.count(f"{kind}{BETWEEN}{shown}", amount)
         tracking.figures.by_queue.clear()
 
     def _tell_malformed(self, number: int, tracking: Tracking) -> None:
@@ -107,7 +107,7 @@ class Meter:
         offset, why = tracking.figures.malformed[-1]
         self._malformed += [f"{number}-{offset}: {why}" for offset, why in tracking.figures.malformed]
         # One log event at a time is enough: the counter has the total.
-        self._told.event("malformed marker", partition=number, offset=offset, why=why)
+        self._sink.event("malformed marker", partition=number, offset=offset, why=why)
         tracking.figures.malformed.clear()
 
 
@@ -134,12 +134,12 @@ def _by_queue(partitions: Mapping[int, Tracking], due: Mapping[int, Counter[byte
                 yield queue, number, each
 
     named = heapq.nlargest(most, figures(), key=lambda found: found[2].in_progress)
-    told = [json.dumps({"queue": _shown(queue), **each._asdict()}) for queue, _, each in named]
+    lines = [json.dumps({"queue": _shown(queue), **each._asdict()}) for queue, _, each in named]
     if len(named) == most:
         known = {(queue, number) for queue, number, _ in named}
         rest = together(each for queue, number, each in figures() if (queue, number) not in known)
-        told.append(json.dumps({"queue": OTHER, **rest._asdict()}))
-    return told
+        lines.append(json.dumps({"queue": OTHER, **rest._asdict()}))
+    return lines
 
 
 def _shown(queue: bytes) -> str:

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from functools import partial
 
+from thresher.observe.figure_sink import Number
 from thresher.observe.metric import Family, MetricKind, Reading
-from thresher.observe.tally import Number
 from thresher.service.metrics import family
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.service.wording import Wording
 from thresher.tracker.meter import BETWEEN, COUNTS_BY_QUEUE, MOST_QUEUES, OTHER, QUEUES
 from thresher.tracker.protocol.by_queue import QueueFigures, together
@@ -67,43 +67,43 @@ OWN_FAMILIES: tuple[Family, ...] = (
 )
 
 
-def readings(moment: Moment) -> Iterator[Reading]:
+def readings(snapshot: ServiceSnapshot) -> Iterator[Reading]:
     """Yield the tracker's own metrics. An unknown value is omitted rather than shown as 0."""
 
     def reading(of: Family, value: float, *labels: str) -> Reading:
-        return Reading(family=of, labels=(moment.name, *labels), value=value)
+        return Reading(family=of, labels=(snapshot.name, *labels), value=value)
 
-    for shard, counts in sorted(moment.counts.items()):
+    for shard, counts in sorted(snapshot.counts.items()):
         for name, of in _BY_SHARD.items():
             yield reading(of, counts.get(name, 0), str(shard))
         for kind in DEAD_KINDS:
             yield reading(_DEAD, counts.get(f"dead.{kind}", 0), str(shard), kind)
-    for each in moment.shards:
+    for each in snapshot.shards:
         for name, of in _GAUGES.items():
             if name in each.gauges:
                 yield reading(of, each.gauges[name], str(each.shard))
-    for queue, figures in by_queue(moment).items():
+    for queue, figures in by_queue(snapshot).items():
         for name, value in figures.items():
             yield reading(_BY_QUEUE[name], value, queue)
 
 
-def by_queue(moment: Moment) -> dict[str, dict[str, Number]]:
+def by_queue(snapshot: ServiceSnapshot) -> dict[str, dict[str, Number]]:
     """Return the figures by queue.
 
     Named are the queues with most messages in progress, and the first queues with counters. The others are summed up.
     """
     in_progress: dict[str, list[QueueFigures]] = {}
-    for queue, figures in _in_progress(moment):
+    for queue, figures in _in_progress(snapshot):
         in_progress.setdefault(queue, []).append(figures)
     found: dict[str, dict[str, Number]] = {queue: together(each)._asdict() for queue, each in in_progress.items()}
-    for queue, name, count in _counted(moment):
+    for queue, name, count in _counted(snapshot):
         counts = found.setdefault(queue, {})
         counts[name] = counts.get(name, 0) + count
     return found
 
 
-def _in_progress(moment: Moment) -> Iterator[tuple[str, QueueFigures]]:
-    told = [json.loads(text) for shard in moment.shards for text in shard.notes.get(QUEUES, ())]
+def _in_progress(snapshot: ServiceSnapshot) -> Iterator[tuple[str, QueueFigures]]:
+    told = [json.loads(text) for shard in snapshot.shards for text in shard.notes.get(QUEUES, ())]
     # Each shard names its part of the limit, but there may have been more shards before.
     told.sort(key=lambda each: (each["queue"] == OTHER, -each["in_progress"]))
     for place, each in enumerate(told):
@@ -111,9 +111,9 @@ def _in_progress(moment: Moment) -> Iterator[tuple[str, QueueFigures]]:
         yield (queue if place < MOST_QUEUES else OTHER), QueueFigures(**each)
 
 
-def _counted(moment: Moment) -> Iterator[tuple[str, str, Number]]:
+def _counted(snapshot: ServiceSnapshot) -> Iterator[tuple[str, str, Number]]:
     named: set[str] = set()
-    for counts in moment.counts.values():
+    for counts in snapshot.counts.values():
         for counted, count in counts.items():
             name, between, queue = counted.partition(BETWEEN)
             if not between or name not in COUNTS_BY_QUEUE:

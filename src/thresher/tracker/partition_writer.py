@@ -186,7 +186,7 @@ class PartitionWriter:
                     )
                 return Refused(why=fault.why)
         why = f"{faults[0].topic}: {faults[0].why}"
-        if any(fault.refusal is not Refusal.MOMENT for fault in faults):
+        if any(fault.refusal is not Refusal.TRANSIENT for fault in faults):
             raise ProducerProblem(why)
         return self._undone(((fault.topic, fault.partition) for fault in faults), why)
 

@@ -128,7 +128,7 @@ class Attempt:
                 partitions[event.partition].tracking.reach(event.offset)
             elif isinstance(event, PartitionAdded):
                 self._add([event.partition])
-        self._look_at_ends()
+        self._check_ends()
 
     def go_on(self) -> None:
         """Write the next transaction of each partition."""
@@ -146,15 +146,15 @@ class Attempt:
                 each.tracking.undone(transaction)
                 self._shard.count("undone")
                 self._shard.event("undone", partition=each.tracking.partition, why=outcome.why)
-        self._look_at_retention()
-        self._meter.tell({number: each.tracking for number, each in self._partitions.items()})
+        self._check_retention()
+        self._meter.report({number: each.tracking for number, each in self._partitions.items()})
         self._require_memory()
 
-    def _look_at_ends(self) -> None:
+    def _check_ends(self) -> None:
         for end in self._ends.answers(self._partitions):
             self._partitions[end.partition].tracking.answered(end.asked_at, end.offset)
 
-    def _look_at_retention(self) -> None:
+    def _check_retention(self) -> None:
         """Apply the marker topic's current retention: a Start must be rewritten before retention removes it."""
         now = time.monotonic()
         if now < self._retention_due:

@@ -47,4 +47,4 @@ class Tracker(Service):
     @property
     def redelivered(self) -> int:
         """The number of messages that this process has redelivered, over all its leaderships."""
-        return self.ledger.total("redelivered")
+        return self.process_counts.total("redelivered")

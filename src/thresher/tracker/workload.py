@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from thresher.kafka.admin import Admin
 from thresher.kafka.problem import broker_problem
 from thresher.service.report import Observed
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 from thresher.tracker.claims import claim_all, marker_partitions, offsets_of, require_claim
@@ -78,7 +78,7 @@ class TrackerWorkload:
     def _reach_broker(self) -> None:
         try:
             # The probe raises its own error, so the client's log lines would only repeat it.
-            Admin.of({"log_level": 0, **self.settings.kafka}).greet()
+            Admin.of({"log_level": 0, **self.settings.kafka}).require_answer()
         except KafkaException as error:
             raise broker_problem("the broker was not reached", error.args[0]) from error
 
@@ -111,11 +111,11 @@ class TrackerTerm:
         )
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         """Check periodically the claims, and the topic settings that the guarantees depend on."""
         yield (
-            Look(at="broker", run=self._look_at_claims, every_seconds=_CLAIM_SECONDS),
-            Look(at="broker", run=self._look_at_topics, every_seconds=_TOPIC_SECONDS),
+            PeriodicCheck(at="broker", run=self._check_claims, every_seconds=_CLAIM_SECONDS),
+            PeriodicCheck(at="broker", run=self._check_topics, every_seconds=_TOPIC_SECONDS),
         )
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
@@ -145,8 +145,8 @@ class TrackerTerm:
         """Return False: without a database, no restore can supersede this term."""
         return False
 
-    def _look_at_claims(self) -> None:
+    def _check_claims(self) -> None:
         require_claim(self._settings, offsets_of(self._settings, marker_partitions(self._settings)), self._term)
 
-    def _look_at_topics(self) -> None:
+    def _check_topics(self) -> None:
         require_suitable(self._settings)

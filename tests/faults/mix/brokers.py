@@ -10,7 +10,7 @@ from tests.faults.mix.signals import pause
 from tests.processes import eventually
 from thresher.devstack import ports
 from thresher.devstack.broker import Kafka
-from thresher.kafka.admin import look
+from thresher.kafka.admin import cluster_at
 
 _ELECTED_MILLISECONDS = 5000
 _HEALED_SECONDS = 120.0
@@ -84,7 +84,7 @@ class Brokers:
 
     def _in_cluster(self, node: int) -> int:
         """Return how many nodes this one sees, itself included; 0 if it is not in the cluster."""
-        seen = look(f"{ports.HOST}:{self._kafka.port(node=node)}")
+        seen = cluster_at(f"{ports.HOST}:{self._kafka.port(node=node)}")
         return len(seen.brokers) if seen is not None and node in seen.brokers else 0
 
 

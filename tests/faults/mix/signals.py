@@ -6,7 +6,7 @@ import signal
 from collections.abc import Collection, Iterable, Iterator
 
 from tests.faults.mix.agenda import Agenda
-from thresher.spark.process import Process, look
+from thresher.spark.process import Process, find_process
 
 
 def send(pid: int, number: signal.Signals) -> bool:
@@ -24,7 +24,7 @@ def end(pids: Iterable[int]) -> bool:
 
 def pause(agenda: Agenda, pids: Iterable[int], seconds: float, what: str = "go on") -> bool:
     """Stop the processes, and resume them later; return whether any existed."""
-    found = [process for pid in pids if (process := look(pid)) is not None]
+    found = [process for pid in pids if (process := find_process(pid)) is not None]
     for process in found:
         send(process.pid, signal.SIGSTOP)
     agenda.later(seconds, what, lambda: _resume(found))
@@ -34,7 +34,7 @@ def pause(agenda: Agenda, pids: Iterable[int], seconds: float, what: str = "go o
 @contextlib.contextmanager
 def stopped(pids: Collection[int]) -> Iterator[None]:
     """Stop the processes while the context lasts."""
-    found = [process for pid in pids if (process := look(pid)) is not None]
+    found = [process for pid in pids if (process := find_process(pid)) is not None]
     try:
         for process in found:
             send(process.pid, signal.SIGSTOP)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from thresher.capture.record import KINDS
+from thresher.observe.figure_sink import Number
 from thresher.observe.metric import Family, MetricKind, Reading
-from thresher.observe.tally import Number
 from thresher.service.metrics import family
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.service.wording import Wording
 
 # Separates the name of a counter or gauge from its topic or kind.
@@ -38,29 +38,29 @@ _LAG = _gauge("capture_lag", "Offsets of the topic that were not applied yet.", 
 OWN_FAMILIES: tuple[Family, ...] = (_CAPTURED, _DEAD, _DEAD_KINDS, _STARTED_OVER, _LAG)
 
 
-def readings(moment: Moment, topics: tuple[str, ...]) -> Iterator[Reading]:
+def readings(snapshot: ServiceSnapshot, topics: tuple[str, ...]) -> Iterator[Reading]:
     """Yield a capture's own metrics. An unknown figure is left out, rather than shown as 0."""
 
     def reading(of: Family, value: float, *labels: str) -> Reading:
-        return Reading(family=of, labels=(moment.name, *labels), value=value)
+        return Reading(family=of, labels=(snapshot.name, *labels), value=value)
 
     for topic in topics:
-        yield reading(_CAPTURED, counted(moment, "captured", topic), topic)
-        yield reading(_DEAD, counted(moment, "dead", topic), topic)
-        if (lag := lag_of(moment, topic)) is not None:
+        yield reading(_CAPTURED, counted(snapshot, "captured", topic), topic)
+        yield reading(_DEAD, counted(snapshot, "dead", topic), topic)
+        if (lag := lag_of(snapshot, topic)) is not None:
             yield reading(_LAG, lag, topic)
     for kind in KINDS:
-        yield reading(_DEAD_KINDS, counted(moment, "dead_kind", kind), kind)
-    for shard, counts in sorted(moment.counts.items()):
+        yield reading(_DEAD_KINDS, counted(snapshot, "dead_kind", kind), kind)
+    for shard, counts in sorted(snapshot.counts.items()):
         yield reading(_STARTED_OVER, counts.get("started_over", 0), str(shard))
 
 
-def counted(moment: Moment, name: str, of: str) -> Number:
+def counted(snapshot: ServiceSnapshot, name: str, of: str) -> Number:
     """Return a counter of one topic or kind, summed over all shards."""
-    return sum(counts.get(f"{name}{BETWEEN}{of}", 0) for counts in moment.counts.values())
+    return sum(counts.get(f"{name}{BETWEEN}{of}", 0) for counts in snapshot.counts.values())
 
 
-def lag_of(moment: Moment, topic: str) -> Number | None:
+def lag_of(snapshot: ServiceSnapshot, topic: str) -> Number | None:
     """Return the lag of a topic, summed over all shards; None if no shard has reported it."""
-    found = [each.gauges[name] for each in moment.shards if (name := f"lag{BETWEEN}{topic}") in each.gauges]
+    found = [each.gauges[name] for each in snapshot.shards if (name := f"lag{BETWEEN}{topic}") in each.gauges]
     return sum(found) if found else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import counted, hide, result, tell_by
+from thresher.cli.output import counted, hide, result, write_to_log
 from thresher.cli.queue.loading import ConfigFile
 from thresher.cli.stack.choosing import StackName, with_broker
 from thresher.core.secrets import mask_logs
@@ -53,7 +53,7 @@ def track(
     hide(completed.secrets.mask)
     configure_logging(keys.log_format, keys.log_level)
     mask_logs(completed.secrets)
-    tell_by(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
+    write_to_log(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
     tracker = Tracker(loaded)

@@ -13,7 +13,7 @@ import typer
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out, table
 from thresher.cli.stack.choosing import export_lines, known_stacks, named_endpoints
-from thresher.devstack.kept import Endpoints, KeptStack, Spec, all_stacks
+from thresher.devstack.named_stack import Endpoints, NamedStack, Spec, all_stacks
 from thresher.devstack.problem import StackProblem
 
 app = Commands(help="Run a local Postgres and Kafka.", no_args_is_help=True)
@@ -44,7 +44,7 @@ def up(
     The printed 'export' lines name the servers for every command, and for your own programs. 'thresher stack env'
     prints them again.
     """
-    stack = KeptStack(name)
+    stack = NamedStack(name)
     if fresh:
         stack.down(discard=True)
     spec = Spec(kafka_version=kafka_version, nodes=nodes, postgres_port=postgres_port, kafka_port=kafka_port)
@@ -66,7 +66,7 @@ def print_environment(name: Name = _DEFAULT) -> None:
 @app.command()
 def down(name: Name = _DEFAULT, discard: Annotated[bool, typer.Option(help="Delete the data.")] = False) -> None:
     """Stop the stack cleanly. Its data is kept, unless it is discarded."""
-    stack = KeptStack(name)
+    stack = NamedStack(name)
     if name != _DEFAULT and not stack.known:
         raise StackProblem(f"there is no stack {name!r}; {known_stacks()}")
     stopped = stack.down(discard=discard)
@@ -76,7 +76,7 @@ def down(name: Name = _DEFAULT, discard: Annotated[bool, typer.Option(help="Dele
 @app.command()
 def status(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
     """Show whether the stack runs, and its addresses; exit code 1 if it does not run."""
-    stack = KeptStack(name)
+    stack = NamedStack(name)
     endpoints = stack.endpoints()
     if endpoints is None:
         state = "starting" if stack.running else ("stopped, data kept" if stack.exists else "not there")
@@ -93,7 +93,7 @@ def status(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
 @app.command("list")
 def list_stacks(as_json: AsJson = False) -> None:
     """List all stacks that run or have data, with their addresses."""
-    found = [(name, KeptStack(name).endpoints()) for name in all_stacks()]
+    found = [(name, NamedStack(name).endpoints()) for name in all_stacks()]
     if as_json:
         stacks = [{"name": name, "running": at is not None, **(asdict(at) if at else {})} for name, at in found]
         emit_json({"stacks": stacks})
@@ -117,7 +117,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
 ) -> None:
     """Show the logs of the servers."""
-    found = KeptStack(name).logs()
+    found = NamedStack(name).logs()
     if server is not None and server not in found:
         raise StackProblem(f"stack {name!r} has no log of {server!r}; there are: {', '.join(found) or 'none'}")
     wanted = {server: found[server]} if server is not None else found
@@ -142,7 +142,7 @@ def _last_lines(path: Path, lines: int) -> tuple[list[str], int]:
         return list(kept), log.tell()
 
 
-def _show(stack: KeptStack, endpoints: Endpoints, *, as_json: bool) -> None:
+def _show(stack: NamedStack, endpoints: Endpoints, *, as_json: bool) -> None:
     # Imported here: the other commands work without the driver.
     import psycopg  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from thresher.core.errors import InvalidInput
-from thresher.devstack.kept import Endpoints, KeptStack, all_stacks, running_stacks
+from thresher.devstack.named_stack import Endpoints, NamedStack, all_stacks, running_stacks
 
 # The configuration key of queues for the broker.
 _SERVERS = "bootstrap-servers"
@@ -23,7 +23,7 @@ StackName = Annotated[
 
 def named_endpoints(name: str) -> Endpoints:
     """Return the addresses of a stack. Raises `InvalidInput` if it does not run."""
-    if (endpoints := KeptStack(name).endpoints()) is None:
+    if (endpoints := NamedStack(name).endpoints()) is None:
         raise InvalidInput(
             f"the stack {name!r} does not run: start it with 'thresher stack up --name {name}'{_others()}"
         )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from thresher.core.places import PlaceUnusable, make_writable, state_home
+from thresher.core.directories import PlaceUnusable, make_writable, state_home
 
 logger = logging.getLogger("thresher")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "[::]": "[::1]"}  # noqa: S104 - not listened on

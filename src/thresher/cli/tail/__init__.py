@@ -1,4 +1,4 @@
-"""`thresher tail`: publishes the committed changes of Postgres' log."""
+"""`thresher tail`: publishes the committed changes of Postgres' WAL."""
 
 from thresher.cli.tail.app import app
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import counted, hide, out, result, tell_by
+from thresher.cli.output import counted, hide, out, result, write_to_log
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
 from thresher.db.lsn import lsn_text
@@ -46,7 +46,7 @@ def run(
     Several processes may run under one name: one leads, the others stand by. With --election none, the newest leads.
     The first signal finishes open transactions, the second does not wait. Exit codes: 0 stopped as asked, 1 failed: may
     be restarted, 2 invalid configuration, 3 superseded by a newer tail of the same name: do not restart, 4 a person has
-    to act: wal_level, a permission, a publication, a slot, lost log.
+    to act: wal_level, a permission, a publication, a slot, lost WAL.
     """
     # Imported here: the other commands work without the tail's packages.
     from thresher.cli.serving import pages_shown  # noqa: PLC0415
@@ -81,7 +81,7 @@ def join(
         Settling, typer.Option("--settle", help="The relay's setting: whether it deletes or stamps sent rows.")
     ] = Settling.DELETE,
 ) -> None:
-    """Switch an outbox table from a relay to a tail, which reads the log and does not poll the table.
+    """Switch an outbox table from a relay to a tail, which reads the WAL and does not poll the table.
 
     Before: pause writers until the relay has drained the table, then stop the relay's processes. If a row is pending,
     nothing is changed. Writers may run during the switch itself: it locks the table for a moment.
@@ -104,7 +104,7 @@ def join(
         )
     )
     begins = switching.join(settings, term)
-    out.print(f"{settings.outbox} is read from the log from {lsn_text(begins)} on: start the tail", markup=False)
+    out.print(f"{settings.outbox} is read from the WAL from {lsn_text(begins)} on: start the tail", markup=False)
 
 
 def leave(config: ConfigFile = None, stack: StackName = None, *, flags: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ def _loaded(config: Path | None, stack: str | None, flags: Mapping[str, Any]) ->
     hide(completed.secrets.mask)
     configure_logging(keys.log_format, keys.log_level)
     mask_logs(completed.secrets)
-    tell_by(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
+    write_to_log(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
     return loaded

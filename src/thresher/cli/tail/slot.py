@@ -29,7 +29,7 @@ class Via(enum.StrEnum):
     LOG = "log"
 
 
-ViaOption = Annotated[Via, typer.Option("--via", help="Place of the messages: a table, or the log alone.")]
+ViaOption = Annotated[Via, typer.Option("--via", help="Place of the messages: a table, or the WAL alone.")]
 SlotOption = Annotated[str | None, typer.Option("--slot", help="Name of the slot; by default thresher_OUTBOX.")]
 PublicationOption = Annotated[
     str | None, typer.Option("--publication", help="Name of the publication; by default that of the slot.")
@@ -47,7 +47,7 @@ def create(
     slot: SlotOption = None,
     publication: PublicationOption = None,
 ) -> None:
-    """Create the publication, if it is missing, and the slot. From then on the server keeps its log: start a tail soon.
+    """Create the publication, if it is missing, and the slot. From then on the server keeps its WAL: start a tail soon.
 
     Waits for the end of open transactions. Exit code 4 if a setting of the server or your permissions have to change
     first.
@@ -73,7 +73,7 @@ def check(
     publication: PublicationOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether the log can be read, and how much of it is kept; exit code 4 and a remedy if it cannot."""
+    """Check whether the WAL can be read, and how much of it is kept; exit code 4 and a remedy if it cannot."""
     with _slots(ds, stack, outbox, schema, shape, via) as (slots, source, default):
         name = slot or default
         found = check_slot(slots, name, publication or name, source)
@@ -87,7 +87,7 @@ def check(
         if not found.problems and found.slot is not None:
             kept, start = found.slot.retained_bytes or 0, lsn_text(found.slot.confirmed or 0)
             out.print(
-                f"slot {name} can be read from {start} on; the server keeps {kept:,} bytes of log for it",
+                f"slot {name} can be read from {start} on; the server keeps {kept:,} bytes of WAL for it",
                 markup=False,
             )
     raise typer.Exit(LogUnreadable.exit_code if found.problems else 0)
@@ -104,7 +104,7 @@ def drop(
         str | None, typer.Option("--with-publication", help="Drop this publication too.")
     ] = None,
 ) -> None:
-    """Drop the slot. Messages that were not published yet can then no longer be read from the log."""
+    """Drop the slot. Messages that were not published yet can then no longer be read from the WAL."""
     name = slot or slot_name(table_name(outbox, schema))
     with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True

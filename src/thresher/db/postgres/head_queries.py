@@ -15,7 +15,7 @@ from thresher.db.statements import statement
 _ONE = "i.bucket >= b.bucket AND i.bucket <= b.bucket"
 _WINDOW = "i.id > %(last)s AND i.id <= %(upto)s AND i.bucket = ANY (%(buckets)s::smallint[])"
 # Both ages are counted from the same point: the statement's own transaction.
-_AGES = "pg_catalog.age(i.xmin) AS age, (SELECT pg_catalog.age(%(horizon)s::xid8::xid)) AS horizon_age"
+_AGES = "pg_catalog.age(i.xmin) AS age, (SELECT pg_catalog.age(%(oldest_transaction)s::xid8::xid)) AS oldest_age"
 # The array with lower bound 1, whatever its own is. A multi-dimensional array is a flaw, and is not returned.
 _COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
 # The column of a row's topic.

@@ -110,7 +110,7 @@ class PostgresPendingReader:
 
     def window(self, wanted: Wanted, *, after: int, upto: int, oldest_transaction: str) -> tuple[pa.RecordBatch, bool]:
         """Return the rows with ids in (after, upto], by id, with their ages; and whether the result is complete."""
-        values = {**self._values(wanted, after), "last": after, "upto": upto, "horizon": oldest_transaction}
+        values = {**self._values(wanted, after), "last": after, "upto": upto, "oldest_transaction": oldest_transaction}
         window, *more = self._fetch(self._window, values, otherwise=self._window_counted, by_pages=True)
         return _by_id(window), window.num_rows < wanted.rows and not more
 
@@ -121,7 +121,7 @@ class PostgresPendingReader:
 
     def oldest_transaction(self) -> str | None:
         """Return the oldest transaction that is still running; None while a dead row blocks its key."""
-        found: str | None = self._value(statement("relay_horizon", self._outbox), None)
+        found: str | None = self._value(statement("relay_oldest_transaction", self._outbox), None)
         return found
 
     def holds_large_rows(self) -> bool:

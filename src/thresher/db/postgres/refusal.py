@@ -39,7 +39,7 @@ def is_access_refused(state: str | None, text: str) -> bool:
 def remedy(state: str | None, rights: str = RIGHTS) -> str:
     """Return what to do about an error, to append to its text; empty if the text says it already.
 
-    `rights` says which command prints the missing grants.
+    `grants` says which command prints the missing grants.
     """
     return f"; {rights}" if state == errors.InsufficientPrivilege.sqlstate else ""
 

@@ -15,12 +15,12 @@ _REPEAT_SECONDS = 60.0
 
 
 class HeldTopics:
-    """Takes events in one thread; may be read from any other. `look` is the command that lists dead rows."""
+    """Takes events in one thread; may be read from any other. `hint` is the command that lists dead rows."""
 
     def __init__(
-        self, relay: str, *, look: str = "thresher dead list", monotonic: Callable[[], float] = time.monotonic
+        self, relay: str, *, hint: str = "thresher dead list", monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._relay, self._look, self._monotonic = relay, look, monotonic
+        self._relay, self._hint, self._monotonic = relay, hint, monotonic
         # By topic: when the next message may be logged, and how many were left out since the last one.
         self._said: dict[str, tuple[float, int]] = {}
         # By shard: topics, and why their rows wait. Replaced as a whole, for readers in other threads.
@@ -68,7 +68,7 @@ class HeldTopics:
                     fields["rows"],
                     fields["first"],
                     fields["why"],
-                    self._look,
+                    self._hint,
                     extra=told,
                 )
             case "gone":

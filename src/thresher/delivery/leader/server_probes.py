@@ -24,6 +24,6 @@ def server_probes(name: str, dsn: str, kafka: Mapping[str, Any]) -> dict[str, Ca
     def broker() -> None:
         with broker_explained():
             # The client's own log lines would only repeat the probe's error.
-            Admin.of({"log_level": 0, **kafka}).greet()
+            Admin.of({"log_level": 0, **kafka}).require_answer()
 
     return dict(zip(SERVERS, (database, broker), strict=True))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from thresher.core.clock import ServerClock
-from thresher.delivery.claims import LANES, Claim
+from thresher.delivery.claims import IDS_PER_SHARD, Claim
 from thresher.delivery.names import transactional_id
 from thresher.delivery.progress_topic.progress_log import P, ProgressLog, ProgressSource
 from thresher.delivery.progress_topic.seal import Seal
@@ -26,19 +26,19 @@ def fenced_log(
     name: str,
     properties: Mapping[str, Any],
 ) -> ProgressLog[P]:
-    """Fence the producer that may write for a shard, which uses the lane whose claim counts. Return the shard's log.
+    """Fence the producer that may write for a shard, by the id whose claim counts. Return the shard's log.
 
     `name` is the prefix of the shards' transactional ids, `properties` are those of their producers.
     """
-    claim = Claim(lane=0, claimant=str(uuid.uuid4()))
-    for _ in range(LANES + 1):
-        producer = TransactionalProducer(transactional_id(name, seal.partition, claim.lane), dict(properties))
+    claim = Claim(id_index=0, claimant=str(uuid.uuid4()))
+    for _ in range(IDS_PER_SHARD + 1):
+        producer = TransactionalProducer(transactional_id(name, seal.partition, claim.id_index), dict(properties))
         blocked: InitBlocked | None = None
         try:
             try:
                 producer.init(seal.topic)
             except InitBlocked as problem:
-                # The owner may have left this lane for another: the log tells.
+                # The owner may have left this id for another: the log tells.
                 blocked = problem
             producer.now_ms = clock.now_ms()
             # A broker that was cut off may show an old end of the partition: then the claim is not there.
@@ -54,9 +54,9 @@ def fenced_log(
         if blocked is None and log.holder == claim:
             return log
         log.close()
-        if blocked is not None and log.holder.lane == claim.lane:
+        if blocked is not None and log.holder.id_index == claim.id_index:
             raise blocked
-        claim = replace(claim, lane=log.holder.lane, number=claim.number + 1)
+        claim = replace(claim, id_index=log.holder.id_index, number=claim.number + 1)
     raise BrokerLost(f"another relay writes progress for shard {seal.partition} of {name}")
 
 

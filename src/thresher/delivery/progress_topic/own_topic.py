@@ -26,7 +26,7 @@ def own_topic(admin: Admin, source: ProgressSource[P], row: ControlRow, *, parti
             ours |= log.last() is not None
         if log.other_outbox is not None:
             theirs = f"belongs to another outbox ({log.other_outbox}, this is {row.outbox_id})"
-        elif log.strangers:
+        elif log.foreign_records:
             theirs = theirs or "holds records that no relay wrote"
     # A topic that the control row knows is ours, whatever others have written to it.
     if theirs and not ours and row.progress_topic_id is None:

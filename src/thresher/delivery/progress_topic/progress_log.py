@@ -48,7 +48,7 @@ class ProgressLog(Generic[P]):
         """The log sets `seal.since`. `decode` raises `ForeignProgress` for bytes that are no progress record."""
         self._tail, self._seal, self._outbox_id, self._decode = tail, seal, outbox_id, decode
         # Foreign records: after our last record (after `whole`: all); and all that the last call of `last` read.
-        self.strangers = self.met = 0
+        self.foreign_records = self.met = 0
         # The outbox that a foreign record names, if it is a progress record.
         self.other_outbox: str | None = None
         # Our last record, with its offset and its time by the broker's clock.
@@ -82,7 +82,7 @@ class ProgressLog(Generic[P]):
         earlier: TailRecord | None = None
         first_claim: int | None = None
         for window in self._tail.windows():
-            self.strangers = self.met = 0
+            self.foreign_records = self.met = 0
             self._claims = []
             unsealed, earlier, first_claim = [], None, None
             for record in window:
@@ -93,12 +93,12 @@ class ProgressLog(Generic[P]):
                         self._claims.append(claim)
                         first_claim = record.offset if first_claim is None else first_claim
                 elif since is not None:
-                    self._seal.since, self.place, self.strangers, self._claims = since, record, 0, []
+                    self._seal.since, self.place, self.foreign_records, self._claims = since, record, 0, []
                 elif self._names_us(record):
                     unsealed.append(record.offset)
                     earlier = record if first_claim is None else earlier
                 else:
-                    self.strangers += 1
+                    self.foreign_records += 1
                     self.met += 1
             if self.place is not None:
                 break
@@ -106,7 +106,7 @@ class ProgressLog(Generic[P]):
             # No progress record is sealed yet: an earlier version wrote the records before our first claim.
             self._seal.since = self._tail.end if first_claim is None else first_claim
         last = -1 if self.place is None else self.place.offset
-        self.strangers += sum(offset >= max(self._seal.since, last) for offset in unsealed)
+        self.foreign_records += sum(offset >= max(self._seal.since, last) for offset in unsealed)
         self.met += sum(offset >= self._seal.since for offset in unsealed)
         self.place = self.place or earlier
         if self.place is None:
@@ -123,13 +123,13 @@ class ProgressLog(Generic[P]):
         """Yield our records that are still there, oldest first."""
         if self.last() is None:
             return
-        self.strangers = 0
+        self.foreign_records = 0
         for record in self._tail.records():
             sealed = self._seal.since_of(record.key, record.value, record.headers) is not None
             if sealed or (record.offset < self._seal.since and self._names_us(record)):
                 yield self._decode(record.value)
             else:
-                self.strangers += 1
+                self.foreign_records += 1
 
     def _names_us(self, record: TailRecord) -> bool:
         try:

@@ -22,7 +22,7 @@ _BEHIND_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
+class ReadAheadLimits:
     """How far ahead to read: the largest batch, and how many rows may be in flight when another read begins.
 
     Without `window_rows`, another read begins while at most about one batch is in flight. With it, at most
@@ -39,7 +39,7 @@ class Ahead:
 class ReadAhead:
     """Shared by the reader's thread and the task's own. Safe from both."""
 
-    def __init__(self, ahead: Ahead) -> None:
+    def __init__(self, ahead: ReadAheadLimits) -> None:
         self._window, self._window_bytes = ahead.window_rows, ahead.window_bytes
         self.size = BatchSize(most_rows=ahead.most_rows, most_bytes=ahead.most_bytes)
         self._changed = threading.Condition()

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from thresher.observe.tally import Tally
+from thresher.observe.figure_sink import FigureSink
 
 # The name under which a shard sends keys in flight to its driver.
 IN_FLIGHT_KEYS = "in_flight_keys"
@@ -22,9 +22,9 @@ _MAX_CHARACTERS = 60_000
 class InFlight:
     """The keys of each transaction that is not settled, oldest first. Safe from any thread."""
 
-    def __init__(self, tally: Tally, *, by_key: bool) -> None:
+    def __init__(self, figures: FigureSink, *, by_key: bool) -> None:
         """`by_key`: a transaction has at most one record of a key, so that records count as keys."""
-        self._tally, self._by_key = tally, by_key
+        self._figures, self._by_key = figures, by_key
         self._lock = threading.Lock()
         self._transactions: deque[Sequence[bytes | None]] = deque()
 
@@ -66,5 +66,5 @@ class InFlight:
 
     def _show(self) -> None:
         records = sum(map(len, self._transactions))
-        self._tally.gauge("in_flight_rows", records)
-        self._tally.gauge("in_flight_keys", records if self._by_key else 0)
+        self._figures.gauge("in_flight_rows", records)
+        self._figures.gauge("in_flight_keys", records if self._by_key else 0)

@@ -76,7 +76,7 @@ class Recovery(Generic[P]):
         # The last committed record, read after the last `init_transactions`; and the number of foreign records after
         # it.
         self._last: P | None = None
-        self._strangers = 0
+        self._foreign_records = 0
         # The log in which our claim must be found. Its end was asked for before the claim was written.
         self._claimed: ProgressLog[P] | None = None
         # The database's incarnation during recovery.
@@ -101,7 +101,7 @@ class Recovery(Generic[P]):
         if row is None:
             return None
         require_known_system(self._known.source.pipeline, row, now.system_id)
-        if self._transactions.lanes.initialised:
+        if self._transactions.shard_producer.initialised:
             self._crash.reach(CrashPoint.RECOVERY_CHECKED)
         return Control(outbox_id=row.outbox_id, term=row.term, system_id=row.system_id, incarnation=now.since)
 
@@ -118,20 +118,20 @@ class Recovery(Generic[P]):
             raise
 
     def _claim(self) -> Opener:
-        record = self._transactions.lanes.claimed
+        record = self._transactions.shard_producer.claimed
         if record is None:
             raise AssertionError("claim first")
         return Opener.of(record)
 
     def _read_holder(self, _: ReadHolder) -> Holder:
-        lanes = self._transactions.lanes
+        shard_producer = self._transactions.shard_producer
         # The read must find our claim: a broker that was cut off may show an old end, without the claim.
-        log = self._claimed if lanes.claimed is not None else None
+        log = self._claimed if shard_producer.claimed is not None else None
         with log or self._log(self._seal, None) as log:
             self._last = log.last()
         self._claimed = None
-        self._strangers = log.strangers
-        return Holder(lane=log.holder.lane, ours=log.holder.claimant == lanes.claim.claimant)
+        self._foreign_records = log.foreign_records
+        return Holder(id_index=log.holder.id_index, ours=log.holder.claimant == shard_producer.claim.claimant)
 
     def _read_progress(self, effect: ReadProgress) -> Iterable[P]:
         if effect.whole:
@@ -140,7 +140,7 @@ class Recovery(Generic[P]):
         # Checked after the read: a new topic of the same name would be empty, and rows would be sent again.
         source = self._known.source
         known_topic(self._admin, source.topic, self._known.topic_id, pipeline=source.pipeline)
-        self._meter.strangers(self._strangers)
+        self._meter.foreign_records(self._foreign_records)
         records = [] if last is None else [last]
         if records:
             self._shard.share(FailureCount).rows = records[-1].failures

@@ -10,7 +10,16 @@
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from thresher.delivery.effects import CloseAhead, Effect, Hold, Lift, ReadControl, Release, Survey, TryLane
+from thresher.delivery.effects import (
+    CheckTransactionEnded,
+    CloseAhead,
+    Effect,
+    Hold,
+    Lift,
+    ReadControl,
+    Release,
+    Survey,
+)
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.ownership import Ownership
 from thresher.delivery.partition_keys import with_partitions
@@ -84,16 +93,16 @@ class Gate:
     def _put_off(self, due: Iterable[str]) -> Generator[Effect, Any, Mapping[str, TopicState]]:
         """Return those of the topics due for another try whose try is put off, with their states.
 
-        A try of a topic that does not answer may block another lane. So while a lane is blocked by an earlier try, only
-        the end of that lane's transaction shows that the topic takes records again.
+        A try of a topic that does not answer may block another transactional id. So while an id is blocked by an
+        earlier try, only the end of that id's transaction shows that the topic takes records again.
         """
-        for lane in sorted(self._ownership.blocked):
-            # The question takes time, and fences the lane's present producer: the term must be ours.
+        for id_index in sorted(self._ownership.blocked):
+            # The question takes time, and fences the id's present producer: the term must be ours.
             yield CloseAhead()
             self._ownership.require_mine((yield ReadControl()))
-            if not (yield TryLane(lane)):
+            if not (yield CheckTransactionEnded(id_index)):
                 return self.topics.put_off(due, (yield Survey(frozenset())).now)
-            self._ownership.blocked.discard(lane)
+            self._ownership.blocked.discard(id_index)
         return {}
 
     def _miss(self, rows: Rows, lost: Mapping[str, TopicState]) -> Generator[Effect, Any, Rows]:
@@ -251,7 +260,7 @@ class Gate:
         if state is None:
             return None
         if self.rows.overdue(state):
-            return self._condemned(row, Kind.REJECTED, self._rules.in_vain(state.why))
+            return self._dead_row(row, Kind.REJECTED, self._rules.grace_over_reason(state.why))
         if not state.retry_at:
             # Its partition is there now. It need not be tried alone, as a row that the broker refused must be.
             self.rows.clear(key)
@@ -260,15 +269,15 @@ class Gate:
 
     def _lost(self, row: Row, state: TopicState) -> Row:
         """Return a row as dead, because its topic could not be written to for the whole grace."""
-        reason = self._rules.in_vain(state.why)
-        return self._condemned(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
+        reason = self._rules.grace_over_reason(state.why)
+        return self._dead_row(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
 
     def _misplaced(self, row: Row, there: int) -> Row:
         """Return a row as dead, because its partition was missing for the whole grace."""
-        return self._condemned(row, Kind.NO_PARTITION, self._rules.in_vain(_missing(row.plan, there)))
+        return self._dead_row(row, Kind.NO_PARTITION, self._rules.grace_over_reason(_missing(row.plan, there)))
 
-    def _condemned(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
-        return row._replace(plan=self._rules.condemned(row, dead(kind, reason, attempts)))
+    def _dead_row(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
+        return row._replace(plan=self._rules.dead_fate(row, dead(kind, reason, attempts)))
 
 
 def _topic_of(row: Row) -> str:

@@ -1,6 +1,6 @@
 """The grace of topics and rows that cannot be sent: how long they have waited.
 
-No row is set aside before its grace is over. If a wait was not looked at for long, it begins again: the topic or row
+No row is dead before its grace is over. If a wait was not looked at for long, it begins again: the topic or row
 may have been fine meanwhile.
 """
 

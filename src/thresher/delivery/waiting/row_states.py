@@ -1,4 +1,4 @@
-"""States of rows that could not be sent: each such row is suspect, waiting or condemned.
+"""States of rows that could not be sent: each such row is suspect, waiting or poison.
 
 1. **Suspect**: the row was in a rejected transaction, and the broker did not name the bad row. The rows of that
    transaction are a group. From now on, a transaction has rows of one group only, and at most half of the group. If it
@@ -7,7 +7,7 @@
 2. **Waiting**: the row's partition is missing, or the broker refuses the row's own timestamp. The row is tried again
    from time to time until its grace is over, and later rows of its key wait with it. If many rows wait, only a few are
    tried: each try of a refused row costs a recovery.
-3. **Condemned**: the row failed alone, so it is poison, and is not settled as dead yet.
+3. **Poison**: the row failed alone. It is dead, but not settled as dead yet.
 """
 
 from collections.abc import Iterable
@@ -42,13 +42,13 @@ class WaitingRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Condemned:
+class PoisonRow:
     """The row can never be sent."""
 
     fate: Dead
 
 
-RowState = Suspect | WaitingRow | Condemned
+RowState = Suspect | WaitingRow | PoisonRow
 
 
 class RowStates:
@@ -68,10 +68,10 @@ class RowStates:
         state = self._states.get(key)
         return state if isinstance(state, WaitingRow) else None
 
-    def sentence(self, key: RowKey) -> Dead | None:
-        """Return the fate of a condemned row; None for any other."""
+    def dead_fate(self, key: RowKey) -> Dead | None:
+        """Return the fate of a poison row; None for any other."""
         state = self._states.get(key)
-        return state.fate if isinstance(state, Condemned) else None
+        return state.fate if isinstance(state, PoisonRow) else None
 
     def waits_for(self, topic: str) -> bool:
         """Whether a row of the topic waits."""
@@ -82,7 +82,7 @@ class RowStates:
         """How many rows wait."""
         return sum(isinstance(state, WaitingRow) for state in self._states.values())
 
-    def accuse(self, keys: Iterable[RowKey]) -> None:
+    def suspect(self, keys: Iterable[RowKey]) -> None:
         """Make these rows, which were in one rejected transaction, a group of suspects."""
         group = set(keys)
         outdated = {id(state.group) for key in group if isinstance(state := self._states.get(key), Suspect)}
@@ -135,10 +135,10 @@ class RowStates:
             self.clear(key)
         return sorted(topic for topic in set(unseen.values()) if not self.waits_for(topic))
 
-    def condemn(self, key: RowKey, fate: Dead) -> None:
+    def mark_dead(self, key: RowKey, fate: Dead) -> None:
         """Note that a row can never be sent."""
         self.clear(key)
-        self._states[key] = Condemned(fate)
+        self._states[key] = PoisonRow(fate)
 
     def clear(self, key: RowKey) -> None:
         """Forget a row that was delivered, or is settled as dead."""

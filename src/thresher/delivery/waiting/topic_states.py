@@ -88,7 +88,7 @@ class TopicStates:
         return state is not None and state.kind is not None
 
     def expired(self, state: TopicState) -> bool:
-        """Whether the grace of a topic's rows is over: they are set aside."""
+        """Whether the grace of a topic's rows is over: they are dead."""
         return state.kind is not None and state.waited.over(self._grace_seconds)
 
     def _note(self, topic: str, kind: Kind | None, why: str, now: float) -> TopicState:

@@ -19,7 +19,7 @@ from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
 from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.queue.hand_off.first_offsets import Beginning
-from thresher.queue.hand_off.intake import Intake
+from thresher.queue.hand_off.polled_records import PolledRecords
 from thresher.queue.hand_off.protocol import NoMember, Uncertain
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import OffsetsLost
@@ -60,10 +60,10 @@ class GroupMember:
     """One membership, from joining to leaving. For one thread."""
 
     def __init__(
-        self, queue: bytes, topic: str, client: Consumer, intake: Intake, figures: Figures, begin: Begin
+        self, queue: bytes, topic: str, client: Consumer, polled: PolledRecords, figures: Figures, begin: Begin
     ) -> None:
         self._queue, self._topic, self._client = queue, topic, client
-        self._intake, self._figures, self._begin = intake, figures, begin
+        self._polled, self._figures, self._begin = polled, figures, begin
         self.epoch = 0
         self.metadata: bytes | None = None
         self._paused = False
@@ -72,7 +72,7 @@ class GroupMember:
         client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
     def poll(self, seconds: float) -> None:
-        """Wait up to `seconds` for records, and add them to the intake.
+        """Wait up to `seconds` for records, and add them to the polled ones.
 
         Raises `BrokerLost`, `BrokerRefused` or `OffsetsLost`.
         """
@@ -124,7 +124,7 @@ class GroupMember:
 
     def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         self.epoch += 1
-        self._intake.forget()
+        self._polled.forget()
         self._paused = False
         metadata: Any = client.consumer_group_metadata()
         if not is_member(metadata):
@@ -134,7 +134,7 @@ class GroupMember:
         if numbers:
             start = self._begin(numbers, self)
             for number in numbers:
-                self._intake.give(number, start.offsets[number])
+                self._polled.give(number, start.offsets[number])
             self._figures.count("removed", start.removed)
         self._figures.count("rebalances")
         self._assign()
@@ -142,13 +142,13 @@ class GroupMember:
     def _on_revoke(self, client: Consumer, _: list[TopicPartition]) -> None:
         self.epoch += 1
         self.metadata = None
-        self._intake.forget()
+        self._polled.forget()
         client.unassign()
 
     def _assign(self) -> None:
-        """Continue to read where the intake ends."""
+        """Continue to read where the polled records end."""
         places = [
-            TopicPartition(self._topic, each, self._intake.position(each)) for each in sorted(self._intake.partitions)
+            TopicPartition(self._topic, each, self._polled.position(each)) for each in sorted(self._polled.partitions)
         ]
         self._client.assign(places)
         # The client keeps a partition paused that is revoked and assigned again.
@@ -162,11 +162,11 @@ class GroupMember:
         self._missing_since = None
         partition, offset = message.partition() or 0, message.offset() or 0
         if message.key() != self._queue:
-            self._intake.skip(partition, offset)
+            self._polled.skip(partition, offset)
             self._figures.count("skipped")
             return
         _, timestamp = message.timestamp()
-        self._intake.add(record_of(MessageId(partition, offset), message.value(), headers_of(message), timestamp))
+        self._polled.add(record_of(MessageId(partition, offset), message.value(), headers_of(message), timestamp))
 
     def _take_error(self, error: KafkaError, message: Message) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -185,7 +185,7 @@ class GroupMember:
                 f"the group of queue {self._queue!r} does not take this consumer: {error.str()}; correct "
                 "the properties of 'consumer', or stop the members that use the group with other properties"
             )
-        elif refusal_of(error) is not Refusal.MOMENT:
+        elif refusal_of(error) is not Refusal.TRANSIENT:
             raise broker_problem(f"the messages of {self._topic} cannot be read", error)
         else:
             logger.warning("a consumer met an error", extra={"queue": repr(self._queue), "reason": error.str()})
@@ -196,12 +196,12 @@ class GroupMember:
         Raises `OffsetsLost` past the log's end.
         """
         partition = message.partition() or 0
-        if partition not in self._intake.partitions:
+        if partition not in self._polled.partitions:
             return
         bounds = self._client.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=10.0, cached=False)
         if bounds is None:
             raise BrokerLost(f"the broker did not return the offsets of {self._topic}/{partition} in time")
-        position = self._intake.position(partition)
+        position = self._polled.position(partition)
         if position > bounds[1]:
             raise OffsetsLost(
                 f"the group of queue {self._queue!r} is at {position} in partition {partition} of {self._topic}, which "
@@ -210,7 +210,7 @@ class GroupMember:
             )
         if position < bounds[0]:
             self._figures.count("removed", bounds[0] - position)
-            self._intake.move(partition, bounds[0])
+            self._polled.move(partition, bounds[0])
         self._assign()
 
 

@@ -22,9 +22,8 @@ from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.first_offsets import Beginning
 from thresher.queue.hand_off.group import GroupMember
-from thresher.queue.hand_off.intake import Batch, Intake
-from thresher.queue.hand_off.pace import Pace
-from thresher.queue.hand_off.placing import Placing
+from thresher.queue.hand_off.polled_records import Batch, PolledRecords
+from thresher.queue.hand_off.prefetch_size import PrefetchSize
 from thresher.queue.hand_off.protocol import (
     Deliver,
     Effect,
@@ -38,6 +37,7 @@ from thresher.queue.hand_off.protocol import (
     Uncertain,
     WriteStarts,
 )
+from thresher.queue.hand_off.starting_offsets import StartingOffsets
 from thresher.queue.in_progress import InProgress
 from thresher.queue.metrics import Figures
 
@@ -93,16 +93,16 @@ class MemberThread:
         config: QueueConfig,
         client: Callable[[], Consumer],
         writing: Writing,
-        placing: Placing,
+        starting_offsets: StartingOffsets,
         buffer: ReceiveBuffer,
         in_progress: InProgress,
         figures: Figures,
     ) -> None:
         self._queue, self._config, self._client = queue, config, client
-        self._writing, self._placing = writing, placing
+        self._writing, self._starting_offsets = writing, starting_offsets
         self._buffer, self._in_progress, self._figures = buffer, in_progress, figures
         self._stop = threading.Event()
-        self._pace = Pace(config.consumer_receive_buffer_capacity)
+        self._prefetch_size = PrefetchSize(config.consumer_receive_buffer_capacity)
         self._passed_at = self._written_at = 0.0
         self._full_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="thresher-queue-member", daemon=True)
@@ -142,82 +142,82 @@ class MemberThread:
 
     def _run_membership(self) -> None:
         """Join the group, and hand off until the membership ends."""
-        intake = Intake(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=_BATCH_BYTES)
-        self._placing.require_topics()
+        polled = PolledRecords(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=_BATCH_BYTES)
+        self._starting_offsets.require_topics()
         self._writing.renew()
         member = GroupMember(
-            self._queue, self._config.message_topic, self._client(), intake, self._figures, self._begin
+            self._queue, self._config.message_topic, self._client(), polled, self._figures, self._begin
         )
         try:
             while not self._stop.is_set():
-                self._turn(member, intake)
+                self._turn(member, polled)
         finally:
             member.close()
 
     def _begin(self, partitions: list[int], member: GroupMember) -> Beginning:
-        return self._placing.begin(partitions, lambda ends: self._writing.commit_first(ends, member))
+        return self._starting_offsets.begin(partitions, lambda ends: self._writing.commit_first(ends, member))
 
-    def _turn(self, member: GroupMember, intake: Intake) -> None:
+    def _turn(self, member: GroupMember, polled: PolledRecords) -> None:
         """Poll, and hand off a batch if there is one and the buffer has room."""
         room = self._room()
         if room <= 0:
             self._wait_for_room(member)
             return
         self._full_since = None
-        if len(intake) < room:
+        if len(polled) < room:
             member.resume()
-            member.poll(0.0 if len(intake) else self._config.consumer_next_message_timeout / 1000)
+            member.poll(0.0 if len(polled) else self._config.consumer_next_message_timeout / 1000)
         elif time.monotonic() - member.polled_at > _SERVE_SECONDS:
             # While a slow application works through the polled records, the member must keep polling to stay in the
             # group.
             member.pause()
             member.poll(0.0)
         now = time.monotonic()
-        batch = intake.cut(room, pass_skipped=now - self._passed_at > _PASS_SECONDS)
+        batch = polled.cut(room, pass_skipped=now - self._passed_at > _PASS_SECONDS)
         if batch is not None:
-            self._hand_off(batch, member, intake)
+            self._hand_off(batch, member, polled)
             self._passed_at = time.monotonic()
 
     def _room(self) -> int:
         free = self._config.max_in_progress - len(self._in_progress)
-        return min(free, self._pace.room(len(self._buffer), time.monotonic()))
+        return min(free, self._prefetch_size.room(len(self._buffer), time.monotonic()))
 
     def _wait_for_room(self, member: GroupMember) -> None:
         now = time.monotonic()
         self._full_since = self._full_since or now
         if now - self._full_since < _FULL_SECONDS:
             # An ack makes room too, but sends no notification to this thread: so the wait is short.
-            if len(self._buffer) > self._pace.low:
-                self._buffer.await_room(self._pace.low, 0.02)
+            if len(self._buffer) > self._prefetch_size.low:
+                self._buffer.await_room(self._prefetch_size.low, 0.02)
             else:
                 self._stop.wait(0.005)
         else:
             member.pause()
             member.poll(0.1)
 
-    def _hand_off(self, batch: Batch, member: GroupMember, intake: Intake) -> None:
+    def _hand_off(self, batch: Batch, member: GroupMember, polled: PolledRecords) -> None:
         epoch = member.epoch
         steps = self._writing.steps(batch)
         answer: Any = None
         try:
             while True:
-                answer = self._do(steps.send(answer), member, intake, epoch)
+                answer = self._do(steps.send(answer), member, polled, epoch)
         except StopIteration as end:
             if end.value is Outcome.GIVEN_UP:
                 self._figures.count("hand_offs_given_up")
                 if member.epoch == epoch:
                     raise Rejoin from None
 
-    def _do(self, effect: Effect, member: GroupMember, intake: Intake, epoch: int) -> Any:
+    def _do(self, effect: Effect, member: GroupMember, polled: PolledRecords, epoch: int) -> Any:
         match effect:
             case Deliver(batch):
-                self._deliver(batch, intake)
+                self._deliver(batch, polled)
                 return None
             case Renew():
                 self._until_done(self._writing.renew, member)
                 return member.epoch != epoch
             case ReadCommitted(partitions):
-                return self._until_done(lambda: self._placing.committed(partitions), member)
+                return self._until_done(lambda: self._starting_offsets.committed(partitions), member)
             case Rest(tries):
                 self._rest(tries, member)
                 return member.epoch != epoch
@@ -234,8 +234,8 @@ class MemberThread:
             )
         return answer
 
-    def _deliver(self, batch: Batch, intake: Intake) -> None:
-        intake.passed(batch)
+    def _deliver(self, batch: Batch, polled: PolledRecords) -> None:
+        polled.passed(batch)
         if batch.dead_reason is not None:
             self._figures.count("dead")
             logger.warning(
@@ -245,7 +245,7 @@ class MemberThread:
         elif batch.records:
             self._figures.count("hand_offs")
             self._buffer.put(self._in_progress.started(batch.records, self._writing.partition, self._written_at))
-            self._pace.handed(len(self._buffer), time.monotonic())
+            self._prefetch_size.handed(len(self._buffer), time.monotonic())
 
     def _until_done(self, call: Callable[[], Any], member: GroupMember) -> Any:
         for tries in itertools.count(1):

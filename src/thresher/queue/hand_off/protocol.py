@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Any
 
 from thresher.kafka.group_offsets import GroupOffset
-from thresher.queue.hand_off.intake import Batch, Span
+from thresher.queue.hand_off.polled_records import Batch, Span
 from thresher.queue.problem import DeadLetterRefused
 
 # The effects; `→` names the answer to each.

@@ -6,7 +6,7 @@ from thresher.kafka.producer_problem import ProducerRefused
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import Produced
 from thresher.queue.configuration import QueueConfig
-from thresher.queue.hand_off.intake import Batch
+from thresher.queue.hand_off.polled_records import Batch
 from thresher.queue.hand_off.protocol import Refused, Uncertain
 from thresher.queue.wire.dead_letter import dead_headers, dead_key
 from thresher.queue.wire.marker import Marker, MarkerType, encode

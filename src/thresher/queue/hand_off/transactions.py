@@ -12,7 +12,7 @@ from thresher.kafka.transaction_pacing import await_ended
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.group import GroupMember
-from thresher.queue.hand_off.intake import Batch
+from thresher.queue.hand_off.polled_records import Batch
 from thresher.queue.hand_off.protocol import (
     Begin,
     Commit,

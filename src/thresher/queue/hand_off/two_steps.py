@@ -10,7 +10,7 @@ from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import refusal_of
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.group import GroupMember
-from thresher.queue.hand_off.intake import Batch
+from thresher.queue.hand_off.polled_records import Batch
 from thresher.queue.hand_off.protocol import (
     CommitOffsets,
     Effect,

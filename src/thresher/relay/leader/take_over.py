@@ -33,7 +33,7 @@ from thresher.relay.leader.assumptions import require_usable
 from thresher.relay.problem import OtherCoordination
 from thresher.relay.progress_source import progress_source
 from thresher.relay.protocol.progress import Progress, merged
-from thresher.relay.settings import Coordination, Mandate, Settings
+from thresher.relay.settings import Coordination, Settings, ShardAssignment
 from thresher.relay.settle import Settlement
 from thresher.relay.store import driver_store_of
 
@@ -47,8 +47,8 @@ _ENDING_SECONDS, _ASK_AGAIN_SECONDS = 3.0, 0.1
 
 def take_over(
     settings: Settings, *, term: str | None = None, wanted: Callable[[], bool] = lambda: True
-) -> Mandate | None:
-    """Become the leader, and return the mandate for the shards. Raises an error if that is not possible.
+) -> ShardAssignment | None:
+    """Become the leader, and return the assignment for the shards. Raises an error if that is not possible.
 
     `term` must be new and unique. Return None if `wanted` returns False shortly before the present leader would be
     displaced.
@@ -68,7 +68,7 @@ def take_over(
         source = progress_source(settings)
         admin = Admin.of(settings.kafka)
         with broker_explained():
-            admin.greet()
+            admin.require_answer()
         own_topic(admin, source, row, partitions=max(settings.shards, row.shards))
         if not wanted():
             return None
@@ -113,7 +113,7 @@ def take_over(
             session.await_dispatchers()
         since = since if by_locks else session.incarnation().since
         progress_limit(admin, source.topic, {**settings.kafka, **settings.producer})
-    return Mandate(
+    return ShardAssignment(
         settings=settings,
         outbox_id=row.outbox_id,
         term=term,
@@ -129,7 +129,7 @@ def require_polled(settings: Settings, row: ControlRow) -> None:
     """Raise `OtherCoordination` if a tail reads the outbox: both would publish its rows."""
     if row.mode == TAIL:
         raise OtherCoordination(
-            f"{settings.outbox} is read from the database's log by the tail {settings.name!r}: both would publish its "
+            f"{settings.outbox} is read from the database's WAL by the tail {settings.name!r}: both would publish its "
             "rows. To poll the table from now on: stop the writers, then the tail's processes, and run 'thresher tail "
             "leave -c FILE'"
         )

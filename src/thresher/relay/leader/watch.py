@@ -23,9 +23,9 @@ from thresher.delivery.progress_topic.topic import known_topic, require_kept
 from thresher.kafka.admin import Admin
 from thresher.relay.leader.assumptions import require_usable
 from thresher.relay.progress_source import progress_source
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import ShardAssignment
 from thresher.relay.store import driver_store_of
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 
 logger = logging.getLogger(__name__)
 
@@ -40,56 +40,56 @@ _TRIM_SECONDS = 60.0
 class RelayWatch:
     """The checks of one term, over a connection of its own that is reopened after an error. For one thread."""
 
-    def __init__(self, mandate: Mandate) -> None:
-        self._mandate = mandate
+    def __init__(self, assignment: ShardAssignment) -> None:
+        self._assignment = assignment
         self._session: StoreSession | None = None
-        self._admin = Admin.of(mandate.settings.kafka)
+        self._admin = Admin.of(assignment.settings.kafka)
         self._warned = False
         # Changes since the take-over; and foreign records, by partition. Replaced as a whole, for other threads.
         self._changes: dict[str, str] = {}
-        self._strangers: dict[str, str] = {}
+        self._foreign_records: dict[str, str] = {}
 
     @property
     def alarms(self) -> dict[str, str]:
         """The alarms: what is wrong, and why. Safe from any thread."""
-        return {**self._changes, **self._strangers}
+        return {**self._changes, **self._foreign_records}
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def checks(self) -> tuple[PeriodicCheck, ...]:
         """The checks, in order."""
         return (
-            Look(at="database", run=self.look_at_row),
-            Look(at="broker", run=self.look_at_topic, every_seconds=_TOPIC_SECONDS),
-            Look(at="database", run=self.look_at_outbox, every_seconds=_ASSUMED_SECONDS),
-            Look(at="broker", run=self.look_at_policy, every_seconds=_ASSUMED_SECONDS),
-            Look(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
+            PeriodicCheck(at="database", run=self.check_row),
+            PeriodicCheck(at="broker", run=self.check_topic, every_seconds=_TOPIC_SECONDS),
+            PeriodicCheck(at="database", run=self.check_outbox, every_seconds=_ASSUMED_SECONDS),
+            PeriodicCheck(at="broker", run=self.check_policy, every_seconds=_ASSUMED_SECONDS),
+            PeriodicCheck(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
         )
 
-    def look_at_row(self) -> None:
+    def check_row(self) -> None:
         """Raise `Superseded` if the term is not ours any more."""
         with self._asking() as session:
-            row = session.control.read(self._mandate.settings.name)
-        if row is None or row.term != self._mandate.term:
+            row = session.control.read(self._assignment.settings.name)
+        if row is None or row.term != self._assignment.term:
             raise Superseded("a newer relay of the same name has taken over; this one ends")
 
-    def look_at_topic(self) -> None:
+    def check_topic(self) -> None:
         """Raise `ForeignProgress` if the progress topic is gone or was replaced."""
-        name = self._mandate.settings.name
-        known_topic(self._admin, progress_topic(name), self._mandate.progress_topic_id, pipeline=name)
+        name = self._assignment.settings.name
+        known_topic(self._admin, progress_topic(name), self._assignment.progress_topic_id, pipeline=name)
 
-    def look_at_policy(self) -> None:
+    def check_policy(self) -> None:
         """Raise `BrokerRefused` if the broker may remove progress by itself."""
-        require_kept(self._admin, progress_topic(self._mandate.settings.name))
+        require_kept(self._admin, progress_topic(self._assignment.settings.name))
 
-    def look_at_outbox(self) -> None:
+    def check_outbox(self) -> None:
         """Raise `DatabaseRefused` if the outbox breaks a guarantee, `ForeignProgress` if this is another database."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         with self._asking() as session:
             row, system_id = session.control.read(settings.name), session.incarnation().system_id
             if row is not None:
                 require_known_system(settings.name, row, system_id)
             found = require_usable(session, settings)
-        changes = {what: how for what, how in found.items() if what not in self._mandate.differences}
+        changes = {what: how for what, how in found.items() if what not in self._assignment.differences}
         for what, how in changes.items():
             if what not in self._changes:
                 logger.warning("%s: %s", what, how, extra={"relay": settings.name})
@@ -97,7 +97,7 @@ class RelayWatch:
 
     def trim(self) -> None:
         """Remove progress records that are older than the last one of their partition by more than the horizon."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         source = progress_source(settings)
         topic = source.topic
         horizon = int(settings.limits.horizon_seconds * 1000)
@@ -106,7 +106,7 @@ class RelayWatch:
             facts = admin.topic(topic)
             for partition in range(facts.partitions if facts is not None else 0):
                 # The last committed record stays, however old: it may not be settled yet.
-                with source.log(source.seal(self._mandate.secret, partition), self._mandate.outbox_id) as log:
+                with source.log(source.seal(self._assignment.secret, partition), self._assignment.outbox_id) as log:
                     log.last()
                 self._note_strangers(topic, partition, log.met)
                 if log.place is None:
@@ -132,21 +132,21 @@ class RelayWatch:
     def _note_strangers(self, topic: str, partition: int, records: int) -> None:
         """Set or clear the alarm about foreign records among a partition's last ones."""
         what = f"{topic}, partition {partition}"
-        others = {each: why for each, why in self._strangers.items() if each != what}
+        others = {each: why for each, why in self._foreign_records.items() if each != what}
         remedy = "grant nobody else Write on it, and start no older version again"
         why = f"{records} records that this relay did not write are ignored: {remedy}"
-        if records and self._strangers.get(what) != why:
-            logger.warning("%s: %s", what, why, extra={"relay": self._mandate.settings.name})
-        self._strangers = {**others, what: why} if records else others
+        if records and self._foreign_records.get(what) != why:
+            logger.warning("%s: %s", what, why, extra={"relay": self._assignment.settings.name})
+        self._foreign_records = {**others, what: why} if records else others
 
     @contextmanager
     def _asking(self) -> Iterator[StoreSession]:
         """Yield the session, opened if there is none. After an error it is closed."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         try:
             if self._session is None:
                 store = driver_store_of(settings, _LOOK_SECONDS)
-                self._session = store.session(f"{sessions(settings.name, self._mandate.term)}/w")
+                self._session = store.session(f"{sessions(settings.name, self._assignment.term)}/w")
             yield self._session
         except PipelineProblem:
             self.close()

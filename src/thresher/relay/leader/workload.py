@@ -1,6 +1,6 @@
 """The relay as a workload of a service: takes an outbox over, and runs its shards on the engine.
 
-`RelayTerm` is the time from one take-over to the next. Its mandate is sent to the shards. Their writes are refused once
+`RelayTerm` is the time from one take-over to the next. Its assignment goes to the shards. Their writes are refused once
 a newer term is in the control row or their producers are fenced. So nothing has to be cleaned up after a leader that
 crashed or stalled.
 """
@@ -18,17 +18,17 @@ from thresher.delivery.leader.server_probes import server_probes
 from thresher.delivery.names import sessions, shard_sessions
 from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.delivery.transforms import load
+from thresher.relay.leader.background_work import BackgroundWork
 from thresher.relay.leader.shard_marks import ShardMarks
-from thresher.relay.leader.side_work import SideWork
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.watch import RelayWatch
 from thresher.relay.progress_source import reserved_topics
 from thresher.relay.report.metrics import WORDING
 from thresher.relay.report.status import RelayReport
-from thresher.relay.settings import POLICY, Mandate, Settings
+from thresher.relay.settings import POLICY, Settings, ShardAssignment
 from thresher.relay.store import driver_store_of
 from thresher.service.report import Observed
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 
@@ -50,10 +50,10 @@ class RelayWorkload:
         *,
         policy: Policy | None = None,
         hook: str | None = None,
-        side_work: SideWork | None = None,
+        background_work: BackgroundWork | None = None,
     ) -> None:
         self.settings = settings
-        self._policy, self._hook, self._side_work = policy or POLICY, hook, side_work
+        self._policy, self._hook, self._background_work = policy or POLICY, hook, background_work
         self._marks = ShardMarks(settings.name)
 
     @property
@@ -79,15 +79,15 @@ class RelayWorkload:
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "RelayTerm | None":
         """Become the leader of the outbox."""
-        mandate = take_over(self.settings, term=term, wanted=wanted)
-        if mandate is None:
+        assignment = take_over(self.settings, term=term, wanted=wanted)
+        if assignment is None:
             return None
         self._marks.forget()
-        return RelayTerm(replace(mandate, hook=self._hook), self._policy, self._marks, self._side_work)
+        return RelayTerm(replace(assignment, hook=self._hook), self._policy, self._marks, self._background_work)
 
     def report(self, observed: Observed) -> RelayReport:
         """Return the relay's part of the status and metrics pages."""
-        return RelayReport(self.settings, observed, self._marks, self._side_work)
+        return RelayReport(self.settings, observed, self._marks, self._background_work)
 
 
 class RelayTerm:
@@ -95,26 +95,26 @@ class RelayTerm:
 
     def __init__(
         self,
-        mandate: Mandate,
+        assignment: ShardAssignment,
         policy: Policy = POLICY,
         marks: ShardMarks | None = None,
-        side_work: SideWork | None = None,
+        background_work: BackgroundWork | None = None,
     ) -> None:
-        self._mandate, self._policy, self._side_work = mandate, policy, side_work
-        self._marks = marks or ShardMarks(mandate.settings.name)
-        settings = mandate.settings
-        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
+        self._assignment, self._policy, self._background_work = assignment, policy, background_work
+        self._marks = marks or ShardMarks(assignment.settings.name)
+        settings = assignment.settings
+        self._held = HeldTopics(settings.name, hint=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: RelayWatch | None = None
 
     @property
     def id(self) -> str:
         """The term in the control row."""
-        return self._mandate.term
+        return self._assignment.term
 
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline of each shard: read, transform, publish."""
-        settings, config = self._mandate.settings, {"mandate": self._mandate}
+        settings, config = self._assignment.settings, {"assignment": self._assignment}
         reserved = reserved_topics(settings)
         steps = [Step(function="thresher.relay.shard.steps:read", config=config)]
         if settings.transform:
@@ -126,17 +126,21 @@ class RelayTerm:
     @property
     def alarms(self) -> Mapping[str, str]:
         """The alarms: topics whose rows wait, changes that the watch has found, and trouble of the archive."""
-        watch, side_work = self._watch, self._side_work
-        return {**self._held.alarms, **(watch.alarms if watch else {}), **(side_work.alarms if side_work else {})}
+        watch, background_work = self._watch, self._background_work
+        return {
+            **self._held.alarms,
+            **(watch.alarms if watch else {}),
+            **(background_work.alarms if background_work else {}),
+        }
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
-        """Yield the checks of the watch, and run the side work meanwhile."""
-        application = f"{sessions(self._mandate.settings.name, self._mandate.term)}/a"
-        working = nullcontext() if self._side_work is None else self._side_work.during(application)
-        with closing(RelayWatch(self._mandate)) as watch, working:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
+        """Yield the checks of the watch, and run the background work meanwhile."""
+        application = f"{sessions(self._assignment.settings.name, self._assignment.term)}/a"
+        working = nullcontext() if self._background_work is None else self._background_work.during(application)
+        with closing(RelayWatch(self._assignment)) as watch, working:
             self._watch = watch
-            yield watch.looks
+            yield watch.checks
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Handle an event of a shard."""
@@ -145,35 +149,35 @@ class RelayTerm:
 
     def work_waits(self) -> bool:
         """Whether any row is pending."""
-        return rows_wait(self._mandate)
+        return rows_wait(self._assignment)
 
     def explain(self, shard: int, step: str) -> str | None:
         """Return which session holds the lock that the shard waits for, if it does; or which transforms run."""
         if step == TRANSFORM:
-            return f"one of the transforms {', '.join(self._mandate.settings.transform)} has not returned"
-        return explain_lock(self._mandate, shard)
+            return f"one of the transforms {', '.join(self._assignment.settings.transform)} has not returned"
+        return explain_lock(self._assignment, shard)
 
     def taken_back(self) -> bool:
         """Whether the term is gone because the database was restored, not because another relay took over."""
-        mandate, settings = self._mandate, self._mandate.settings
-        name = f"{sessions(settings.name, mandate.term)}/r"
+        assignment, settings = self._assignment, self._assignment.settings
+        name = f"{sessions(settings.name, assignment.term)}/r"
         with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:
             since = session.incarnation().since
             row = session.control.read(settings.name)
-        return since != mandate.since and row is not None and row.term_time < mandate.term_time
+        return since != assignment.since and row is not None and row.term_time < assignment.term_time
 
 
-def rows_wait(mandate: Mandate) -> bool:
+def rows_wait(assignment: ShardAssignment) -> bool:
     """Whether any row is pending."""
-    settings = mandate.settings
-    name = f"{sessions(settings.name, mandate.term)}/r"
+    settings = assignment.settings
+    name = f"{sessions(settings.name, assignment.term)}/r"
     with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
         return bool(session.probe(range(BUCKETS)).occupied())
 
 
-def explain_lock(mandate: Mandate, shard: int) -> str | None:
+def explain_lock(assignment: ShardAssignment, shard: int) -> str | None:
     """Return which session holds the lock that a session of the shard waits for; None if none waits."""
-    settings = mandate.settings
-    name = f"{sessions(settings.name, mandate.term)}/e"
+    settings = assignment.settings
+    name = f"{sessions(settings.name, assignment.term)}/e"
     with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
-        return held_by(session.lock_holders(shard_sessions(settings.name, mandate.term, shard)))
+        return held_by(session.lock_holders(shard_sessions(settings.name, assignment.term, shard)))

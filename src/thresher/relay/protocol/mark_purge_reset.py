@@ -135,5 +135,5 @@ class _Waves(Carrier):
             elif fault.kind is None:
                 self.unsent.append(row)
             else:
-                kept.append(row._replace(plan=self.rules.condemned(row, dead(fault.kind, fault.why))))
+                kept.append(row._replace(plan=self.rules.dead_fate(row, dead(fault.kind, fault.why))))
         return RowList(kept)

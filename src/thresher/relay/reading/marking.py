@@ -20,7 +20,7 @@ from thresher.delivery.reading.row_source import ReadRequest
 from thresher.delivery.stored_rows import FewRows, read_of
 from thresher.relay.reading.pending_rows import largest_row
 from thresher.relay.reading.scan_plan import ScanPlan
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import ShardAssignment
 from thresher.relay.store import store_of
 
 # Buckets take turns at being asked first: the list is rotated by a number that is coprime with its length.
@@ -32,14 +32,14 @@ class Marking:
 
     def __init__(
         self,
-        mandate: Mandate,
+        assignment: ShardAssignment,
         application: str,
         buckets: Collection[int],
         since: str,
         leader: Callable[[int], uuid.UUID],
         hot: Callable[[], Collection[tuple[str, bytes]]],
     ) -> None:
-        settings = mandate.settings
+        settings = assignment.settings
         self._buckets = list(buckets)
         self._leader, self._hot = leader, hot
         self._largest = largest_row(settings)
@@ -50,7 +50,7 @@ class Marking:
         try:
             found = self._session.incarnation()
             require_same(found.since, since)
-            self._marks = self._session.marks(settings.name, mandate.term, table=found.table)
+            self._marks = self._session.marks(settings.name, assignment.term, table=found.table)
             self._probe = self._session.probe(self._buckets)
         except BaseException:
             self._session.close()

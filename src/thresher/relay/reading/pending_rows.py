@@ -21,8 +21,8 @@ from thresher.relay.reading.scan_plan import (
     LOWEST,
     ByBuckets,
     FromHead,
-    Horizon,
     Observed,
+    OldestTransaction,
     Position,
     RowBehind,
     ScanPlan,
@@ -119,18 +119,18 @@ class PendingRows:
 
     def _first_position(self, request: ReadRequest, observed: Observed) -> Position | None:
         """Return the position before the shard's first row; None if keys are blocked, or there is no row."""
-        # The order matters: every row older than the horizon is committed when the first row is looked up.
-        horizon = self._reader.oldest_transaction()
+        # The order matters: every row of an older transaction is committed when the first row is looked up.
+        oldest = self._reader.oldest_transaction()
         wanted = self._wanted(request, self._buckets, request.rows)
-        first = None if horizon is None else self._reader.next_id(wanted, after=LOWEST)
-        if horizon is None or first is None:
+        first = None if oldest is None else self._reader.next_id(wanted, after=LOWEST)
+        if oldest is None or first is None:
             self._plan.end()
             return None
-        return self._plan.begin(first - 1, horizon, observed)
+        return self._plan.begin(first - 1, oldest, observed)
 
     def _read_window(self, request: ReadRequest, position: Position, observed: Observed) -> pa.RecordBatch | None:
         """Return rows after the position, up to the first that `may_read_behind` refuses; None if there are none."""
-        window, upto = self._look_among(request, position.last, position.horizon)
+        window, upto = self._look_among(request, position.last, position.oldest_transaction)
         if not window.num_rows:
             # This shard had none of these ids: skip to its next one.
             wanted = self._wanted(request, self._buckets, request.rows)
@@ -138,9 +138,9 @@ class PendingRows:
             if following is None:
                 self._plan.end()
                 return None
-            window, upto = self._look_among(request, following - 1, position.horizon)
+            window, upto = self._look_among(request, following - 1, position.oldest_transaction)
         rows = min(_readable(window, position, observed), request.rows)
-        batch = window.drop_columns(["age", "horizon_age"]).slice(0, rows)
+        batch = window.drop_columns(["age", "oldest_age"]).slice(0, rows)
         if batch.num_rows == window.num_rows:
             self._plan.read_window(upto)
         elif batch.num_rows == request.rows:
@@ -149,14 +149,14 @@ class PendingRows:
             self._plan.cut_off(batch.num_rows, observed)
         return batch
 
-    def _look_among(self, request: ReadRequest, after: int, horizon: str) -> tuple[pa.RecordBatch, int]:
+    def _look_among(self, request: ReadRequest, after: int, oldest_transaction: str) -> tuple[pa.RecordBatch, int]:
         """Return the rows in a window of about the wanted size, by id, and the id where the window ends."""
         rows = request.rows
         most = max(rows + 1, int(_TOO_MANY * rows))
         upto = min(after + self._plan.width(rows), HIGHEST)
         wanted = self._wanted(request, self._buckets, most)
         while True:
-            window, whole = self._reader.window(wanted, after=after, upto=upto, oldest_transaction=horizon)
+            window, whole = self._reader.window(wanted, after=after, upto=upto, oldest_transaction=oldest_transaction)
             if whole:
                 self._plan.learn_width(window.num_rows, upto - after)
                 return window, upto
@@ -197,12 +197,12 @@ def _readable(window: pa.RecordBatch, position: Position, observed: Observed) ->
     if not rows:
         return 0
     ages = window.column("age")
-    horizon = Horizon(age=window.column("horizon_age")[0].as_py(), generation=position.generation)
+    oldest = OldestTransaction(age=window.column("oldest_age")[0].as_py(), generation=position.generation)
     youngest = RowBehind(age=pc.min(ages).as_py(), generation=observed.generation, left_out=observed.left_out)
-    if may_read_behind(youngest, horizon):
+    if may_read_behind(youngest, oldest):
         # The common case: if the youngest row may be read, all may.
         return rows
     # Rows of one transaction have one age.
-    refused = [age for age in pc.unique(ages).to_pylist() if not may_read_behind(replace(youngest, age=age), horizon)]
+    refused = [age for age in pc.unique(ages).to_pylist() if not may_read_behind(replace(youngest, age=age), oldest)]
     place: int = pc.index(pc.is_in(ages, value_set=pa.array(refused, ages.type)), True).as_py()
     return place

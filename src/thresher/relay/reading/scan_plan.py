@@ -26,7 +26,7 @@ _AIM, _MAX_GROWTH = 0.95, 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Horizon:
+class OldestTransaction:
     """The oldest transaction that was running just before the shard's first row was looked up.
 
     `age` is the age of that transaction, prepared ones included. An age is a number of transactions: how many have
@@ -41,7 +41,7 @@ class Horizon:
 class RowBehind:
     """A row that a window found after the rows read before.
 
-    `age` is the age of the transaction or savepoint that wrote it, counted as the horizon's. `generation` and
+    `age` is the age of the transaction or savepoint that wrote it, counted in the same way. `generation` and
     `left_out` belong to the read: how often the read-ahead was discarded, and whether topics, keys or rows are held.
     """
 
@@ -50,33 +50,33 @@ class RowBehind:
     left_out: bool = False
 
 
-def may_read_behind(row: RowBehind, horizon: Horizon) -> bool:
+def may_read_behind(row: RowBehind, oldest: OldestTransaction) -> bool:
     """Whether a row may be read after the rows read before, without overtaking a row that it has to follow.
 
-    1. The row's transaction began before every transaction that ran at the horizon, so it had ended by then. So the row
+    1. The row's transaction began before `oldest`, so it had ended when `oldest` was looked up. So the row
        was committed when the shard's first row was looked up, and so was every row that it has to follow. Those rows
        have been read, or are in this window, which is ordered by id.
     2. The read-ahead was not discarded since: otherwise a row read before may no longer be in flight.
     3. Nothing is held: otherwise rows were left out, and will come back with lower ids.
 
-    A savepoint begins after its transaction: as long as that transaction runs, the horizon is older than both. Ages are
-    counted modulo 2³², and a horizon is used for seconds only. So a horizon with a negative age is refused. A row that
+    A savepoint begins after its transaction: as long as that transaction runs, `oldest` is not younger than either.
+    Ages are counted modulo 2³², and `oldest` is used for seconds only. So a negative age of it is refused. A row that
     was frozen long ago may look new, which only costs a read from the head.
     """
-    same = row.generation == horizon.generation and not row.left_out
-    return same and 0 <= horizon.age < row.age
+    same = row.generation == oldest.generation and not row.left_out
+    return same and 0 <= oldest.age < row.age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where the next window begins. Every row up to id `last` that was committed before `horizon` has been read.
+    """Where the next window begins. Every row up to id `last` that is older than `oldest_transaction` has been read.
 
-    `horizon` is the oldest transaction that was running just before the shard's first row was looked up. `generation`
-    counts how often the read-ahead had been discarded by then. The position is used until `until`.
+    `oldest_transaction` is the id of the oldest one that was running just before the shard's first row was looked up.
+    `generation` counts how often the read-ahead had been discarded by then. The position is used until `until`.
     """
 
     last: int
-    horizon: str
+    oldest_transaction: str
     generation: int
     until: float
 
@@ -102,12 +102,12 @@ class ByBuckets:
 
 @dataclass(frozen=True, slots=True)
 class FromHead:
-    """Look up the horizon, then the shard's first row, and read the window that begins there."""
+    """Look up the oldest transaction, then the shard's first row, and read the window that begins there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Read on after a position, as far as rows are older than its horizon."""
+    """Read on after a position, as far as rows are older than its oldest transaction."""
 
     position: Position
 
@@ -174,10 +174,12 @@ class ScanPlan:
         self._backlog = found > 0 if plan.fair else found >= observed.rows
         self._fair_at = observed.now + _FAIR_SECONDS
 
-    def begin(self, last: int, horizon: str, observed: Observed) -> Position:
+    def begin(self, last: int, oldest_transaction: str, observed: Observed) -> Position:
         """Start windows after this id, which is just before the shard's first row. Return the position."""
         until = observed.now + _POSITION_SECONDS
-        self._position = Position(last=last, horizon=horizon, generation=observed.generation, until=until)
+        self._position = Position(
+            last=last, oldest_transaction=oldest_transaction, generation=observed.generation, until=until
+        )
         return self._position
 
     def read_window(self, last: int) -> None:

@@ -8,13 +8,13 @@ from thresher.delivery.fate import Kind as DeadKind
 from thresher.delivery.leader.server_probes import SERVERS
 from thresher.delivery.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE
 from thresher.delivery.transforms import STEP as TRANSFORM
+from thresher.observe.figure_sink import summed
 from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.metric import Family, MetricKind, Reading
-from thresher.observe.tally import summed
-from thresher.relay.leader.side_work import SideWork
+from thresher.relay.leader.background_work import BackgroundWork
 from thresher.relay.report.backlog import Backlog
 from thresher.service.metrics import ServiceMetrics, family
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.service.wording import Wording
 
 # The words for a relay in its metrics, on its pages and in its log.
@@ -106,30 +106,32 @@ OWN_FAMILIES: tuple[Family, ...] = (
 FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING, servers=SERVERS).families, *OWN_FAMILIES)
 
 
-def readings(moment: Moment, backlog: Backlog | None, side_work: SideWork | None = None) -> Iterator[Reading]:
+def readings(
+    snapshot: ServiceSnapshot, backlog: Backlog | None, background_work: BackgroundWork | None = None
+) -> Iterator[Reading]:
     """Yield the values of the relay's own metrics. An unknown value is left out, not shown as 0."""
-    relay = moment.name
+    relay = snapshot.name
 
     def reading(of: Family, value: float, *labels: str) -> Reading:
         return Reading(family=of, labels=(relay, *labels), value=value)
 
-    for shard, counts in sorted(moment.counts.items()):
+    for shard, counts in sorted(snapshot.counts.items()):
         for name, of in (_BY_SHARD | _LOCK_COUNTS).items():
             yield reading(of, counts.get(name, 0), str(shard))
         for kind in DeadKind:
             yield reading(_DEAD, counts.get(f"dead.{kind}", 0), str(shard), str(kind))
-    together = summed(moment.counts.values())
+    together = summed(snapshot.counts.values())
     for scale, of in _HISTOGRAMS.items():
         yield Reading(family=of, labels=(relay,), value=Histogram.read(scale, together))
     # Alarms that are not about a topic have names that no topic can have.
-    yield reading(_HELD, sum(map(is_topic, moment.alarms)))
+    yield reading(_HELD, sum(map(is_topic, snapshot.alarms)))
     for name, of in (("in_flight_rows", _IN_FLIGHT_ROWS), ("in_flight_keys", _IN_FLIGHT_KEYS)):
-        for each in (shard for shard in moment.shards if name in shard.gauges):
+        for each in (shard for shard in snapshot.shards if name in shard.gauges):
             yield reading(of, each.gauges[name], str(each.shard))
     if backlog is not None:
         yield from _of_backlog(relay, backlog)
-    if side_work is not None:
-        yield from _of_archive(relay, side_work)
+    if background_work is not None:
+        yield from _of_archive(relay, background_work)
 
 
 def _of_backlog(relay: str, backlog: Backlog) -> Iterator[Reading]:
@@ -145,9 +147,9 @@ def _of_backlog(relay: str, backlog: Backlog) -> Iterator[Reading]:
             yield Reading(family=of, labels=(*labels, topic.topic), value=getattr(topic, name) or 0)
 
 
-def _of_archive(relay: str, side_work: SideWork) -> Iterator[Reading]:
+def _of_archive(relay: str, background_work: BackgroundWork) -> Iterator[Reading]:
     labels = (relay,)
-    yield Reading(family=_ARCHIVED, labels=labels, value=side_work.rows)
-    yield Reading(family=_ARCHIVE_FAILURES, labels=labels, value=side_work.failures)
-    if (age := side_work.success_age_seconds) is not None:
+    yield Reading(family=_ARCHIVED, labels=labels, value=background_work.rows)
+    yield Reading(family=_ARCHIVE_FAILURES, labels=labels, value=background_work.failures)
+    if (age := background_work.success_age_seconds) is not None:
         yield Reading(family=_ARCHIVE_AGE, labels=labels, value=age)

@@ -14,14 +14,14 @@ from thresher.db.problem import DatabaseLost
 from thresher.db.topic_locks import LockingSession
 from thresher.delivery.names import sessions
 from thresher.observe.metric import Reading
+from thresher.relay.leader.background_work import BackgroundWork
 from thresher.relay.leader.shard_marks import ShardMarks
-from thresher.relay.leader.side_work import SideWork
 from thresher.relay.report.backlog import Backlog, read_backlog
 from thresher.relay.report.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.relay.settings import Settings
 from thresher.relay.store import driver_store_of
 from thresher.service.health import Role
-from thresher.service.report import Moment, Observed, StatusPart
+from thresher.service.report import Observed, ServiceSnapshot, StatusPart
 
 logger = logging.getLogger(__name__)
 
@@ -45,19 +45,19 @@ class RelayReport:
     error_kinds = ERROR_KINDS
 
     def __init__(
-        self, settings: Settings, observed: Observed, marks: ShardMarks, side_work: SideWork | None = None
+        self, settings: Settings, observed: Observed, marks: ShardMarks, background_work: BackgroundWork | None = None
     ) -> None:
-        self._settings, self._marks, self._side_work = settings, marks, side_work
+        self._settings, self._marks, self._background_work = settings, marks, background_work
         self._reader = BacklogReader(settings, observed)
 
     def ask(self) -> Answer:
         """Return the backlog, or the reason why it is not known."""
         return self._reader.look()
 
-    def status(self, moment: Moment, answer: Answer) -> StatusPart:
+    def status(self, snapshot: ServiceSnapshot, answer: Answer) -> StatusPart:
         """Return the relay's part of /status: the outbox, its backlog, and counters by shard."""
         backlog, trouble = answer
-        database = moment.servers.get("database")
+        database = snapshot.servers.get("database")
         if trouble is None and database is not None and not database.up:
             trouble = database.text
         oldest = backlog.oldest_seconds if backlog else None
@@ -74,19 +74,19 @@ class RelayReport:
             },
             shards={
                 each.shard: {
-                    **{figure: moment.counts.get(each.shard, {}).get(figure, 0) for figure in _SHARD_FIGURES},
+                    **{figure: snapshot.counts.get(each.shard, {}).get(figure, 0) for figure in _SHARD_FIGURES},
                     "pending": backlog.by_shard[each.shard] if backlog else None,
                     # The mark of the shard's rows.
                     "leader_id": self._marks.leader_ids.get(each.shard),
                 }
-                for each in moment.shards
+                for each in snapshot.shards
             },
         )
 
-    def readings(self, moment: Moment, answer: Answer) -> Iterator[Reading]:
+    def readings(self, snapshot: ServiceSnapshot, answer: Answer) -> Iterator[Reading]:
         """Yield a relay's own metrics."""
         backlog, _ = answer
-        return readings(moment, backlog, self._side_work)
+        return readings(snapshot, backlog, self._background_work)
 
     def close(self) -> None:
         """End the thread that reads the backlog."""

@@ -11,7 +11,6 @@ from contextlib import closing
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import DiscardReadAhead, Effect, Handlers, Recovered
-from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.names import progress_topic, shard_sessions
 from thresher.delivery.progress_topic.seal import Seal
 from thresher.delivery.progress_topic.topic import progress_limit
@@ -21,6 +20,7 @@ from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.recovery import Recovery
 from thresher.delivery.shard.taking import Taking
+from thresher.delivery.shard_producer import ProgressTopic, ShardProducer
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
 from thresher.kafka.transactional import TransactionalProducer
@@ -29,8 +29,8 @@ from thresher.relay.progress_source import known_progress
 from thresher.relay.protocol.progress import encode
 from thresher.relay.reading.marking import Marking
 from thresher.relay.reading.pending_rows import PendingRows
-from thresher.relay.settings import Delivery, Mandate
-from thresher.relay.shard.factory import lane_producer
+from thresher.relay.settings import Delivery, ShardAssignment
+from thresher.relay.shard.producer_factory import make_producer
 from thresher.relay.shard.settling import SettleSteps
 from thresher.relay.store import store_of
 from thresher.service.events.event import REFRESHED
@@ -40,21 +40,21 @@ from thresher.spark.worker.shard import Shard
 class Attempt:
     """The parts of one attempt. For the task's own thread, except `open_source`."""
 
-    def __init__(self, shard: Shard, mandate: Mandate, ahead: ReadAhead) -> None:
-        settings = mandate.settings
-        self._shard, self._mandate, self._ahead = shard, mandate, ahead
+    def __init__(self, shard: Shard, assignment: ShardAssignment, ahead: ReadAhead) -> None:
+        settings = assignment.settings
+        self._shard, self._assignment, self._ahead = shard, assignment, ahead
         # Spark may run a task again within an attempt, so marks contain a random id of this run.
         self._drawn = uuid.uuid4()
-        self._term = uuid.UUID(mandate.term)
-        self._application = shard_sessions(settings.name, mandate.term, shard.index)
+        self._term = uuid.UUID(assignment.term)
+        self._application = shard_sessions(settings.name, assignment.term, shard.index)
         session = shard.enter(closing(store_of(settings).session(self._application)))
         self._admin = Admin.of(settings.kafka)
-        crash = CrashPoints(mandate.hook, shard.index)
+        crash = CrashPoints(assignment.hook, shard.index)
         meter = Meter(shard, report=shard.event, waves=self._marking)
         shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
-        seal = Seal(secret=mandate.secret, topic=progress_topic(settings.name), partition=shard.index)
+        seal = Seal(secret=assignment.secret, topic=progress_topic(settings.name), partition=shard.index)
         progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
-        lanes = Lanes(
+        shard_producer = ShardProducer(
             self._producer,
             claimant=str(self._drawn),
             admin=self._admin,
@@ -62,7 +62,7 @@ class Attempt:
             batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
         )
         self.transactions = Transactions(
-            lanes=lanes,
+            shard_producer=shard_producer,
             admin=self._admin,
             progress=progress,
             observer=meter,
@@ -73,10 +73,10 @@ class Attempt:
             wanted=lambda: ahead.ready,
         )
         self.settling = SettleSteps(
-            mandate, session, ahead, self.leader if self._marking else None, crash, shard, meter
+            assignment, session, ahead, self.leader if self._marking else None, crash, shard, meter
         )
         self._recovery = Recovery(
-            shard, known_progress(mandate), session, self._admin, self.transactions, seal, crash, meter
+            shard, known_progress(assignment), session, self._admin, self.transactions, seal, crash, meter
         )
         self._crash = crash
 
@@ -87,7 +87,7 @@ class Attempt:
             self._ahead,
             batches,
             self._crash,
-            batch_seconds=self._mandate.settings.limits.batch_seconds,
+            batch_seconds=self._assignment.settings.limits.batch_seconds,
             check=self.settling.settler.check,
         )
         handlers = {
@@ -112,7 +112,7 @@ class Attempt:
 
     def progress_bytes(self) -> int:
         """Return the largest size of a progress record, as the broker allows it now."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         return progress_limit(self._admin, progress_topic(settings.name), {**settings.kafka, **settings.producer})
 
     def leader(self, generation: int) -> uuid.UUID:
@@ -131,12 +131,12 @@ class Attempt:
         buckets = buckets_of(self._shard.index, self._shard.shards)
         since = self._recovery.since
         if self._marking:
-            return Marking(self._mandate, self._application, buckets, since, self.leader, lambda: self._ahead.hot)
-        return PendingRows(self._mandate.settings, self._application, buckets, since)
+            return Marking(self._assignment, self._application, buckets, since, self.leader, lambda: self._ahead.hot)
+        return PendingRows(self._assignment.settings, self._application, buckets, since)
 
     @property
     def _marking(self) -> bool:
-        return self._mandate.settings.delivery is Delivery.AT_LEAST_ONCE
+        return self._assignment.settings.delivery is Delivery.AT_LEAST_ONCE
 
-    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
-        return lane_producer(self._mandate.settings, self._shard.index, lane, more, brief=brief)
+    def _producer(self, id_index: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+        return make_producer(self._assignment.settings, self._shard.index, id_index, more, brief=brief)

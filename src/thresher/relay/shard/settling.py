@@ -17,7 +17,7 @@ from thresher.delivery.reading.read_ahead import ReadAhead
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.settler import Settler
 from thresher.relay.protocol.progress import Progress
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import ShardAssignment
 from thresher.relay.settle import Settlement
 from thresher.spark.worker.shard import Shard
 
@@ -27,7 +27,7 @@ class SettleSteps:
 
     def __init__(
         self,
-        mandate: Mandate,
+        assignment: ShardAssignment,
         session: StoreSession,
         ahead: ReadAhead,
         leader: Callable[[int], uuid.UUID] | None,
@@ -38,8 +38,8 @@ class SettleSteps:
         self._ahead, self._leader = ahead, leader
         self._crash, self._shard, self._meter = crash, shard, meter
         self._settlement = Settlement(session.settlement)
-        self._session, self._relay, self._term = session, mandate.settings.name, mandate.term
-        self._sweeps = mandate.settings.sweeps
+        self._session, self._relay, self._term = session, assignment.settings.name, assignment.term
+        self._sweeps = assignment.settings.sweeps
         self._gone = 0
         self._step = shard.step("settle")
         self.settler: Settler[Progress] = shard.enter(closing(Settler(self._settle)))

@@ -13,7 +13,7 @@ from thresher.delivery import exactly_once
 from thresher.delivery.batch import NOTHING_YET, Batch, NothingYet, rows_of
 from thresher.delivery.carrier import ShardIdentity
 from thresher.delivery.reading.prefetch import Prefetch, every, pause
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.rules import Rules
 from thresher.delivery.shard.meter import counting_errors
 from thresher.delivery.shard.running import run
@@ -22,35 +22,35 @@ from thresher.relay.progress_source import reserved_topics
 from thresher.relay.protocol import mark_purge_reset
 from thresher.relay.protocol.mark_purge_reset import Bounds
 from thresher.relay.protocol.progress import OutboxProgress
-from thresher.relay.settings import Delivery, Mandate
+from thresher.relay.settings import Delivery, ShardAssignment
 from thresher.relay.shard.attempt import Attempt
 from thresher.spark.worker.shard import Shard
 
 _LOOK_SECONDS = 0.05
 
 
-def read_ahead_of(shard: Shard, mandate: Mandate) -> ReadAhead:
+def read_ahead_of(shard: Shard, assignment: ShardAssignment) -> ReadAhead:
     """Return the read-ahead that the reader and the publisher of this attempt share."""
-    limits = mandate.settings.limits
-    if mandate.settings.delivery is Delivery.AT_LEAST_ONCE:
+    limits = assignment.settings.limits
+    if assignment.settings.delivery is Delivery.AT_LEAST_ONCE:
         bounds = Bounds.of(limits)
-        ahead = Ahead(
+        ahead = ReadAheadLimits(
             most_rows=limits.mark_rows,
             most_bytes=limits.batch_bytes,
             window_rows=bounds.window_rows,
             window_bytes=bounds.window_bytes,
         )
     else:
-        ahead = Ahead(most_rows=limits.batch_rows, most_bytes=limits.batch_bytes)
+        ahead = ReadAheadLimits(most_rows=limits.batch_rows, most_bytes=limits.batch_bytes)
     return shard.share(ReadAhead, lambda: ReadAhead(ahead))
 
 
 def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatch | NothingYet]:
     """Yield the batches that are read ahead. The publisher has recovered before it asks for the first."""
-    mandate: Mandate = config["mandate"]
-    ahead = read_ahead_of(shard, mandate)
-    attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
-    reserved = reserved_topics(mandate.settings)
+    assignment: ShardAssignment = config["assignment"]
+    ahead = read_ahead_of(shard, assignment)
+    attempt = shard.share(Attempt, lambda: Attempt(shard, assignment, ahead))
+    reserved = reserved_topics(assignment.settings)
 
     def convert(stored: StoredBatch) -> Batch:
         # A row sent to the progress topic would be taken for a progress record, and break recovery.
@@ -59,10 +59,10 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
     prefetch = Prefetch(
         ahead,
         attempt.open_source,
-        poll_seconds=mandate.settings.limits.poll_seconds,
-        convert=None if mandate.settings.transform else convert,
+        poll_seconds=assignment.settings.limits.poll_seconds,
+        convert=None if assignment.settings.transform else convert,
         step=shard.step("read"),
-        waits=every(mandate.settings.limits.sweep_seconds) if mandate.settings.sweeps else pause,
+        waits=every(assignment.settings.limits.sweep_seconds) if assignment.settings.sweeps else pause,
     )
     with closing(prefetch):
         while not shard.stopping:
@@ -72,20 +72,20 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
 @counting_errors
 def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | NothingYet]) -> None:
     """Run the protocol until the shard stops or an error ends it."""
-    mandate: Mandate = config["mandate"]
-    settings = mandate.settings
+    assignment: ShardAssignment = config["assignment"]
+    settings = assignment.settings
     # Rows come and go by the ten thousand and have no reference cycles: collections would be wasted time.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
-    ahead = read_ahead_of(shard, mandate)
+    ahead = read_ahead_of(shard, assignment)
     with shard.step("connect"):
-        attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
+        attempt = shard.share(Attempt, lambda: Attempt(shard, assignment, ahead))
         progress_bytes = attempt.progress_bytes()
-    me = ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index)
+    me = ShardIdentity(outbox_id=assignment.outbox_id, term=assignment.term, shard=shard.index)
     rules = Rules(poison=settings.poison, grace_seconds=settings.limits.grace_seconds, merging=bool(settings.transform))
     progress = OutboxProgress(
-        outbox_id=mandate.outbox_id,
-        term=mandate.term,
+        outbox_id=assignment.outbox_id,
+        term=assignment.term,
         shard=shard.index,
         # Asked for by each attempt: the last one may have failed because the limit was lowered.
         most_bytes=progress_bytes,

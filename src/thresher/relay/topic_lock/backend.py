@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from thresher.core.errors import Superseded, ThresherError, Trouble
-from thresher.observe.tally import Number, summed
-from thresher.relay.settings import Coordination, Mandate, Settings
+from thresher.observe.figure_sink import Number, summed
+from thresher.relay.settings import Coordination, Settings, ShardAssignment
 from thresher.relay.topic_lock.joining import join
 from thresher.relay.topic_lock.worker import Worker
 from thresher.relay.topic_lock.workload import TopicLockTerm
-from thresher.service.workload import Look
-from thresher.spark.bell import Bell
+from thresher.service.workload import PeriodicCheck
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ class DbBackend:
     def __init__(self, settings: Settings, *, threads: int = 2, hook: str | None = None) -> None:
         self.settings = replace(settings, coordination=Coordination.TOPIC_LOCK, shards=threads)
         self._hook = hook
-        self._stopping = Bell()
-        self._ending = Bell()
+        self._stopping = SignalSafeEvent()
+        self._ending = SignalSafeEvent()
         self._killed = False
         # The error that ended it.
         self.error: BaseException | None = None
@@ -53,9 +53,9 @@ class DbBackend:
 
     def request_stop(self) -> None:
         """Ask for an orderly stop: workers finish their batch and free their lock. Safe in a signal handler."""
-        self._stopping.ring("asked to stop")
+        self._stopping.set("asked to stop")
         # Told to the workers at once: a check of the group that is under way may take long.
-        self._ending.ring("asked to stop")
+        self._ending.set("asked to stop")
 
     def stop(self, seconds: float | None = None) -> None:
         """Stop in an orderly way, and wait for the end."""
@@ -99,7 +99,7 @@ class DbBackend:
 
     def _run(self) -> None:
         wait = _FIRST_WAIT_SECONDS
-        while not self._stopping.rung:
+        while not self._stopping.is_set():
             began = time.monotonic()
             try:
                 self._be_member()
@@ -127,18 +127,18 @@ class DbBackend:
 
     def _be_member(self) -> None:
         """Join the group and work for it, until a stop is asked for or an error ends the membership."""
-        mandate = join(self.settings, lambda: not self._stopping.rung)
-        if mandate is None:
+        assignment = join(self.settings, lambda: not self._stopping.is_set())
+        if assignment is None:
             return
-        term = self._told = TopicLockTerm(mandate.term, replace(mandate, hook=self._hook))
-        ending = self._ending = Bell()
-        if self._stopping.rung:
+        term = self._told = TopicLockTerm(assignment.term, replace(assignment, hook=self._hook))
+        ending = self._ending = SignalSafeEvent()
+        if self._stopping.is_set():
             return
         errors: list[BaseException] = []
         threads = [
             threading.Thread(
                 target=self._work,
-                args=(number, term, mandate, ending, errors),
+                args=(number, term, assignment, ending, errors),
                 name=f"thresher-worker-{number}",
                 daemon=True,
             )
@@ -147,10 +147,10 @@ class DbBackend:
         for thread in threads:
             thread.start()
         try:
-            with term.watch() as looks:
-                self._watch(looks, threads, errors)
+            with term.watch() as checks:
+                self._watch(checks, threads, errors)
         finally:
-            ending.ring("the membership ends")
+            ending.set("the membership ends")
             for thread in threads:
                 self._await(thread)
         if errors:
@@ -165,50 +165,55 @@ class DbBackend:
                 told += _SLOW_SECONDS
                 logger.warning("%s of %s has not ended yet: a server does not answer", thread.name, self.settings.name)
 
-    def _watch(self, looks: Any, threads: list[threading.Thread], errors: list[BaseException]) -> None:
-        due: dict[Look, float] = {}
+    def _watch(self, checks: Any, threads: list[threading.Thread], errors: list[BaseException]) -> None:
+        due: dict[PeriodicCheck, float] = {}
         while not self._stopping.wait(_LOOK_SECONDS) and not errors and all(map(threading.Thread.is_alive, threads)):
-            for look in looks:
+            for check in checks:
                 now = time.monotonic()
-                if now < due.get(look, 0.0) or self._stopping.rung or errors:
+                if now < due.get(check, 0.0) or self._stopping.is_set() or errors:
                     continue
-                due[look] = now + look.every_seconds
+                due[check] = now + check.every_seconds
                 try:
-                    look.run()
+                    check.run()
                 except Trouble as error:
-                    logger.warning("%s: %s", look.at, error)
+                    logger.warning("%s: %s", check.at, error)
 
     def _work(
-        self, number: int, term: TopicLockTerm, mandate: Mandate, ending: Bell, errors: list[BaseException]
+        self,
+        number: int,
+        term: TopicLockTerm,
+        assignment: ShardAssignment,
+        ending: SignalSafeEvent,
+        errors: list[BaseException],
     ) -> None:
         """Run one worker. In a thread of its own."""
         try:
             with (
                 self._shard(number, term, ending) as shard,
-                closing(Worker(shard, replace(mandate, hook=self._hook))) as worker,
+                closing(Worker(shard, replace(assignment, hook=self._hook))) as worker,
             ):
                 while not shard.stopping:
                     worker.round()
-                    shard.wait(mandate.settings.topic_locking.rest_seconds)
+                    shard.wait(assignment.settings.topic_locking.rest_seconds)
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that watches
             errors.append(error)
 
     @contextmanager
-    def _shard(self, number: int, term: TopicLockTerm, ending: Bell) -> Any:
+    def _shard(self, number: int, term: TopicLockTerm, ending: SignalSafeEvent) -> Any:
         with ExitStack() as resources:
             yield Shard(
                 pipeline=self.settings.name,
                 index=number,
                 shards=self.settings.shards,
                 attempt=1,
-                bell=ending,
+                stop_requested=ending,
                 figures=self._figures[number],
                 resources=resources,
                 on_event=lambda event, fields: term.observe(number, event, fields),
             )
 
     def _goes_on(self, term: TopicLockTerm) -> bool:
-        while not self._stopping.rung:
+        while not self._stopping.is_set():
             try:
                 return term.taken_back()
             except Trouble:

@@ -30,7 +30,7 @@ from thresher.kafka.producer_problem import ProducerFenced
 from thresher.outbox.schema import PENDING
 from thresher.relay.leader.assumptions import require_usable
 from thresher.relay.leader.take_over import take_over
-from thresher.relay.settings import Coordination, Mandate, Settings
+from thresher.relay.settings import Coordination, Settings, ShardAssignment
 from thresher.relay.store import driver_store_of
 from thresher.relay.topic_lock.split import require_splits
 
@@ -42,11 +42,11 @@ _LOOK_SECONDS = 0.1
 _NONE = "-"
 
 
-def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> Mandate | None:
-    """Join the group, or found it, and return the mandate for the workers. None once `wanted` returns False."""
+def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> ShardAssignment | None:
+    """Join the group, or found it, and return the assignment for the workers. None once `wanted` returns False."""
     while wanted():
         found = _look(settings)
-        if isinstance(found, Mandate):
+        if isinstance(found, ShardAssignment):
             return found
         if not found:
             time.sleep(_LOOK_SECONDS)
@@ -60,8 +60,8 @@ def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> Manda
     return None
 
 
-def _look(settings: Settings) -> Mandate | bool:
-    """Return the mandate if there is a group to join; otherwise whether this process may found one now."""
+def _look(settings: Settings) -> ShardAssignment | bool:
+    """Return the assignment if there is a group to join; otherwise whether this process may found one now."""
     store = driver_store_of(settings, _ANSWER_SECONDS)
     with closing(store.session(visitor(settings.name), locate=True)) as session:
         settings = replace(settings, outbox=session.outbox)
@@ -79,9 +79,9 @@ def _look(settings: Settings) -> Mandate | bool:
         require_known_system(settings.name, row, now.system_id)
         admin = Admin.of(settings.kafka)
         with broker_explained():
-            admin.greet()
+            admin.require_answer()
         topic = known_topic(admin, progress_topic(settings.name), row.progress_topic_id, pipeline=settings.name)
-        return Mandate(
+        return ShardAssignment(
             settings=settings,
             outbox_id=row.outbox_id,
             term=row.term,

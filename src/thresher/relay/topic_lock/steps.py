@@ -7,17 +7,17 @@ from typing import Any
 
 from thresher.delivery.batch import NOTHING_YET, NothingYet
 from thresher.delivery.shard.meter import counting_errors
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import ShardAssignment
 from thresher.relay.topic_lock.worker import Worker
 from thresher.spark.worker.shard import Shard
 
 
 def rounds(shard: Shard, config: Mapping[str, Any]) -> Iterator[NothingYet]:
     """Yield once for each round, with a pause between two."""
-    mandate: Mandate = config["mandate"]
+    assignment: ShardAssignment = config["assignment"]
     while not shard.stopping:
         yield NOTHING_YET
-        shard.wait(mandate.settings.topic_locking.rest_seconds)
+        shard.wait(assignment.settings.topic_locking.rest_seconds)
 
 
 @counting_errors
@@ -26,6 +26,6 @@ def work(shard: Shard, config: Mapping[str, Any], signals: Iterator[NothingYet])
     # Rows come and go by the thousand and have no reference cycles: collections would be wasted time.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
-    with closing(Worker(shard, config["mandate"])) as worker:
+    with closing(Worker(shard, config["assignment"])) as worker:
         for _ in signals:
             worker.round()

@@ -30,7 +30,6 @@ from thresher.delivery.effects import (
     Settle,
     Take,
 )
-from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.names import progress_topic
 from thresher.delivery.progress_topic.seal import Seal
 from thresher.delivery.progress_topic.topic import progress_limit
@@ -38,6 +37,7 @@ from thresher.delivery.rules import Rules
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.recovery import Recovery
 from thresher.delivery.shard.running import step_name
+from thresher.delivery.shard_producer import ProgressTopic, ShardProducer
 from thresher.delivery.stored_rows import read_of, row_sizes
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
@@ -46,9 +46,9 @@ from thresher.relay.names import buckets_of
 from thresher.relay.progress_source import known_progress
 from thresher.relay.protocol.progress import encode
 from thresher.relay.protocol.topic_lock import TopicCarrier, TopicProgress, protocol
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import ShardAssignment
 from thresher.relay.settle import Settlement, fates_of
-from thresher.relay.shard.factory import lane_producer
+from thresher.relay.shard.producer_factory import make_producer
 from thresher.spark.worker.shard import Shard
 
 # The largest size of a row that is read whole: no client sends a larger record.
@@ -63,11 +63,11 @@ _TURN_SECONDS, _LONGEST_TURN_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class WorkerResources:
     """The sessions, clients and figures of a worker, shared by all its turns."""
 
     shard: Shard
-    mandate: Mandate
+    assignment: ShardAssignment
     session: StoreSession
     locks: TopicLocks
     # Over a session with synchronous_commit off.
@@ -107,41 +107,41 @@ class _Turn:
     held: str = ""
 
 
-class Turns:
+class LockTurns:
     """The turns of one process at one lock. For one thread. `close` discards the producer."""
 
-    def __init__(self, bench: Bench, lock: TopicLock) -> None:
-        settings, mandate = bench.mandate.settings, bench.mandate
-        self._bench, self.lock = bench, lock
-        seal = Seal(secret=mandate.secret, topic=progress_topic(settings.name), partition=lock.slot)
+    def __init__(self, resources: WorkerResources, lock: TopicLock) -> None:
+        settings, assignment = resources.assignment.settings, resources.assignment
+        self._resources, self.lock = resources, lock
+        seal = Seal(secret=assignment.secret, topic=progress_topic(settings.name), partition=lock.slot)
         progress = ProgressTopic(topic=seal.topic, partition=lock.slot, encode=encode, headers=seal.headers)
-        self._lanes = Lanes(
+        self._shard_producer = ShardProducer(
             self._producer,
             claimant=str(uuid.uuid4()),
-            admin=bench.admin,
+            admin=resources.admin,
             progress=progress,
             batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
         )
         self._transactions = Transactions(
-            lanes=self._lanes,
-            admin=bench.admin,
+            shard_producer=self._shard_producer,
+            admin=resources.admin,
             progress=progress,
-            observer=bench.meter,
-            crash=bench.crash,
+            observer=resources.meter,
+            crash=resources.crash,
             lenient=False,
             ahead=False,
         )
         self._recovery = Recovery(
-            bench.shard,
-            known_progress(mandate),
-            bench.session,
-            bench.admin,
+            resources.shard,
+            known_progress(assignment),
+            resources.session,
+            resources.admin,
             self._transactions,
             seal,
-            bench.crash,
-            bench.meter,
+            resources.crash,
+            resources.meter,
         )
-        self._settlement = Settlement(bench.session.settlement)
+        self._settlement = Settlement(resources.session.settlement)
         # The grace runs over all processes: part of it was over when this process took the lock. Then the producer is
         # not kept, so that the next turn reads the times again.
         self.waited = lock.missing_seconds > 0 or lock.waiting_seconds > 0
@@ -152,13 +152,13 @@ class Turns:
             row_waited_seconds=lock.waiting_seconds,
         )
         self._carrier = TopicCarrier(
-            ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=lock.slot),
+            ShardIdentity(outbox_id=assignment.outbox_id, term=assignment.term, shard=lock.slot),
             rules,
             TopicProgress(
-                outbox_id=mandate.outbox_id,
-                term=mandate.term,
+                outbox_id=assignment.outbox_id,
+                term=assignment.term,
                 shard=lock.slot,
-                most_bytes=progress_limit(bench.admin, seal.topic, {**settings.kafka, **settings.producer}),
+                most_bytes=progress_limit(resources.admin, seal.topic, {**settings.kafka, **settings.producer}),
             ),
             compacting=lock.topic in settings.topic_locking.compact_topics,
         )
@@ -167,7 +167,7 @@ class Turns:
         self._turn = _Turn(wanted=Wanted(buckets=(), rows=0, batch_bytes=0, largest_bytes=0))
         self._handlers = self._all_handlers()
         self._steps: dict[type[Effect], AbstractContextManager[None]] = {
-            kind: bench.shard.step(step_name(kind)) for kind in self._handlers
+            kind: resources.shard.step(step_name(kind)) for kind in self._handlers
         }
 
     def goes_on(self, lock: TopicLock) -> bool:
@@ -181,7 +181,7 @@ class Turns:
         """
         kept, self._settled = self.goes_on(lock), False
         self.lock = lock
-        limits, locking = self._bench.mandate.settings.limits, self._bench.mandate.settings.topic_locking
+        limits, locking = self._resources.assignment.settings.limits, self._resources.assignment.settings.topic_locking
         wanted = Wanted(
             buckets=buckets_of(lock.part, lock.parts),
             rows=_COMPACTED_ROWS if lock.topic in locking.compact_topics else limits.batch_rows,
@@ -208,7 +208,7 @@ class Turns:
 
     def close(self) -> None:
         """Discard the producer."""
-        self._lanes.discard()
+        self._shard_producer.discard()
 
     def _all_handlers(self) -> Handlers:
         recovery = self._recovery.handlers
@@ -216,39 +216,39 @@ class Turns:
             **recovery,
             **self._transactions.handlers,
             ReadControl: self._checking_lock(recovery[ReadControl]),
-            Recovered: lambda _: self._bench.crash.reach(CrashPoint.RECOVERED),
+            Recovered: lambda _: self._resources.crash.reach(CrashPoint.RECOVERED),
             Take: self._take,
             Settle: self._settle,
             AwaitSettled: lambda _: True,
             Hold: self._hold,
             ReportRejected: self._report_rejected,
-            Lift: lambda effect: self._bench.shard.event("lifted", topic=effect.topic),
+            Lift: lambda effect: self._resources.shard.event("lifted", topic=effect.topic),
             DiscardReadAhead: lambda _: None,
         }
 
     def _checking_lock(self, read: Callable[[ReadControl], Control | None]) -> Callable[[ReadControl], Control | None]:
         def checked(effect: ReadControl) -> Control | None:
             control = read(effect)
-            self._bench.locks.require(self.lock)
+            self._resources.locks.require(self.lock)
             return control
 
         return checked
 
     def _renew(self) -> None:
         """Renew the lock if a quarter of its time is over."""
-        seconds = self._bench.mandate.settings.topic_locking.lock_seconds
+        seconds = self._resources.assignment.settings.topic_locking.lock_seconds
         if time.monotonic() - self._turn.renewed > seconds * _RENEWED:
-            self._bench.locks.renew(self.lock)
+            self._resources.locks.renew(self.lock)
             self._turn.renewed = time.monotonic()
 
     def _take(self, _: Take) -> Batch | None:
-        bench = self._bench
+        resources = self._resources
         # Suspect rows are tried within one turn: another worker does not know them, and would begin with all rows.
         most = _LONGEST_TURN_SECONDS if self._carrier.gate.rows else _TURN_SECONDS
         over = time.monotonic() - self._turn.begun > most
-        if bench.shard.stopping or self._turn.held or over or not self._turn.full:
+        if resources.shard.stopping or self._turn.held or over or not self._turn.full:
             return None
-        found = bench.marks.take(self.lock, self._turn.wanted, uuid.uuid4())
+        found = resources.marks.take(self.lock, self._turn.wanted, uuid.uuid4())
         if not found:
             return None
         read = read_of(found)
@@ -256,32 +256,32 @@ class Turns:
         self._turn.full = (
             len(found) >= self._turn.wanted.rows or sum(row_sizes(read)) > self._turn.wanted.batch_bytes // 2
         )
-        bench.crash.hold([row[0] for row in found] if bench.crash.watched else ())
-        return Batch(rows=rows_of(read, bench.reserved))
+        resources.crash.hold([row[0] for row in found] if resources.crash.watched else ())
+        return Batch(rows=rows_of(read, resources.reserved))
 
     def _settle(self, effect: Settle) -> None:
         progress: Any = effect.progress
-        bench, began = self._bench, time.monotonic()
+        resources, began = self._resources, time.monotonic()
         point = CrashPoint.RECOVERY_SETTLING if effect.recovering else CrashPoint.SETTLING
-        found = bench.locks.settle(
-            self.lock, fates_of(progress), lambda: bench.crash.reach(point, progress.ids)
+        found = resources.locks.settle(
+            self.lock, fates_of(progress), lambda: resources.crash.reach(point, progress.ids)
         )  # fmt: skip
         self._turn.renewed = time.monotonic()
         if effect.recovering:
             if found:
-                bench.shard.count("recovered", found)
+                resources.shard.count("recovered", found)
         else:
-            bench.meter.settled(time.monotonic() - began)
+            resources.meter.settled(time.monotonic() - began)
         if found < len(progress.ids):
             self._settlement.require_gone(progress, recovering=effect.recovering)
             if not effect.recovering:
-                bench.shard.event("gone", rows=len(progress.ids) - found)
+                resources.shard.event("gone", rows=len(progress.ids) - found)
         if not effect.recovering:
-            bench.crash.reach(CrashPoint.SETTLED, progress.ids)
+            resources.crash.reach(CrashPoint.SETTLED, progress.ids)
 
     def _hold(self, effect: Hold) -> None:
-        bench = self._bench
-        bench.shard.event("held", topics=sorted(effect.missing) or [self.lock.topic], of=1, why=effect.why)
+        resources = self._resources
+        resources.shard.event("held", topics=sorted(effect.missing) or [self.lock.topic], of=1, why=effect.why)
         if self.lock.topic in effect.topics:
             self._turn.held = effect.why
             return
@@ -296,7 +296,7 @@ class Turns:
         topics = sorted(effect.topics)
         # The rejected rows are still in the table.
         self._turn.full = True
-        self._bench.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
+        self._resources.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
 
-    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
-        return lane_producer(self._bench.mandate.settings, self.lock.slot, lane, more, brief=brief)
+    def _producer(self, id_index: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+        return make_producer(self._resources.assignment.settings, self.lock.slot, id_index, more, brief=brief)

@@ -29,11 +29,11 @@ from thresher.delivery.shard.meter import Meter, count_error
 from thresher.kafka.admin import Admin
 from thresher.kafka.refusal import fenced
 from thresher.relay.progress_source import reserved_topics
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import ShardAssignment
 from thresher.relay.store import store_of
 from thresher.relay.topic_lock.slots import Slots
 from thresher.relay.topic_lock.split import require_split
-from thresher.relay.topic_lock.turn import Bench, Done, Errored, Turns
+from thresher.relay.topic_lock.turn import Done, Errored, LockTurns, WorkerResources
 from thresher.spark.worker.shard import Shard
 
 # Producers that are kept between turns: each has threads and connections of its own.
@@ -47,37 +47,37 @@ class Worker:
     """The worker of one Spark task, or of one thread of a program. `close` discards its producers."""
 
     def __init__(
-        self, shard: Shard, mandate: Mandate, shuffle: Callable[[list[LockState]], None] = random.shuffle
+        self, shard: Shard, assignment: ShardAssignment, shuffle: Callable[[list[LockState]], None] = random.shuffle
     ) -> None:
-        settings = mandate.settings
-        self._shard, self._mandate, self._shuffle = shard, mandate, shuffle
-        application = shard_sessions(settings.name, mandate.term, shard.index)
+        settings = assignment.settings
+        self._shard, self._assignment, self._shuffle = shard, assignment, shuffle
+        application = shard_sessions(settings.name, assignment.term, shard.index)
         store = store_of(settings)
         session = shard.enter(closing(store.session(application)))
         marking = shard.enter(closing(store.session(application, durable=False)))
         found = session.incarnation()
-        require_same(found.since, mandate.since)
+        require_same(found.since, assignment.since)
         self._locks = session.topic_locks()
         meter = Meter(shard, report=shard.event)
         shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
         admin = Admin.of(settings.kafka)
-        self._bench = Bench(
+        self._resources = WorkerResources(
             shard=shard,
-            mandate=mandate,
+            assignment=assignment,
             session=session,
             locks=self._locks,
             marks=marking.topic_locks(table=found.table),
             admin=admin,
             meter=meter,
-            crash=CrashPoints(mandate.hook, shard.index),
+            crash=CrashPoints(assignment.hook, shard.index),
             reserved=reserved_topics(settings),
         )
         self._slots = Slots(admin, progress_topic(settings.name))
         locking = settings.topic_locking
         self._terms = LockTerms(
-            owner=str(uuid.uuid4()), relay=settings.name, term=mandate.term, seconds=locking.lock_seconds
+            owner=str(uuid.uuid4()), relay=settings.name, term=assignment.term, seconds=locking.lock_seconds
         )
-        self._kept: OrderedDict[str, Turns] = OrderedDict()
+        self._kept: OrderedDict[str, LockTurns] = OrderedDict()
         # Topics with an alarm of this worker.
         self._alarmed: set[str] = set()
         meter.recovered()
@@ -112,7 +112,7 @@ class Worker:
     def _registered(self, states: Sequence[LockState]) -> Iterable[LockState]:
         """Yield the locks that can be taken. A topic without locks gets one for each of its parts first."""
         for state in states:
-            parts = self._mandate.settings.topic_locking.split_topics.get(state.topic, 1)
+            parts = self._assignment.settings.topic_locking.split_topics.get(state.topic, 1)
             if state.token is None:
                 require_split(state.topic, recorded=self._locks.register(state.topic, parts), told=parts)
                 for part in range(parts):
@@ -134,8 +134,8 @@ class Worker:
 
     def _require_term(self) -> None:
         """Raise `Superseded` if the lock could not be taken because the term is over."""
-        row = self._bench.session.control.read(self._mandate.settings.name)
-        if row is None or row.term != self._mandate.term:
+        row = self._resources.session.control.read(self._assignment.settings.name)
+        if row is None or row.term != self._assignment.term:
             raise Superseded("another process has taken over, or is settling after a restart of the database")
 
     def _work(self, lock: TopicLock) -> None:
@@ -182,14 +182,14 @@ class Worker:
                     self._drop(lock)
                 return outcome
 
-    def _turns_at(self, lock: TopicLock) -> Turns:
-        """Return the kept `Turns` of the lock if its producer can go on; otherwise a new one."""
+    def _turns_at(self, lock: TopicLock) -> LockTurns:
+        """Return the kept `LockTurns` of the lock if its producer can go on; otherwise a new one."""
         kept = self._kept.pop(lock.name, None)
         if kept is None or not kept.goes_on(lock):
             if kept is not None:
                 kept.close()
             self._slots.require(lock.slot)
-            kept = Turns(self._bench, lock)
+            kept = LockTurns(self._resources, lock)
         self._kept[lock.name] = kept
         if len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)[1].close()
@@ -205,4 +205,4 @@ class Worker:
         kept = self._kept.pop(lock.name, None)
         if kept is not None:
             kept.close()
-        self._bench.meter.forgotten()
+        self._resources.meter.forgotten()

@@ -19,11 +19,11 @@ from thresher.relay.leader.watch import RelayWatch
 from thresher.relay.leader.workload import explain_lock, rows_wait
 from thresher.relay.report.metrics import WORDING
 from thresher.relay.report.status import RelayReport
-from thresher.relay.settings import POLICY, Coordination, Mandate, Settings
+from thresher.relay.settings import POLICY, Coordination, Settings, ShardAssignment
 from thresher.relay.store import driver_store_of
 from thresher.relay.topic_lock.joining import join
 from thresher.service.report import Observed
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 
@@ -61,9 +61,9 @@ class TopicLockWorkload:
         """Check nothing: mistakes show only once the servers are asked."""
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TopicLockTerm | None":
-        """Join the group. `term` is this member's own; the group's term is in the mandate."""
-        mandate = join(self.settings, wanted)
-        return None if mandate is None else TopicLockTerm(term, replace(mandate, hook=self._hook), self._policy)
+        """Join the group. `term` is this member's own; the group's term is in the assignment."""
+        assignment = join(self.settings, wanted)
+        return None if assignment is None else TopicLockTerm(term, replace(assignment, hook=self._hook), self._policy)
 
     def report(self, observed: Observed) -> RelayReport:
         """Return the relay's part of the status and metrics pages."""
@@ -73,10 +73,10 @@ class TopicLockWorkload:
 class TopicLockTerm:
     """One membership of a process in the group."""
 
-    def __init__(self, id_: str, mandate: Mandate, policy: Policy = POLICY) -> None:
-        self._id, self._mandate, self._policy = id_, mandate, policy
-        settings = mandate.settings
-        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
+    def __init__(self, id_: str, assignment: ShardAssignment, policy: Policy = POLICY) -> None:
+        self._id, self._assignment, self._policy = id_, assignment, policy
+        settings = assignment.settings
+        self._held = HeldTopics(settings.name, hint=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: RelayWatch | None = None
 
     @property
@@ -87,7 +87,7 @@ class TopicLockTerm:
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline of each worker: a signal for each round, and the work."""
-        settings, config = self._mandate.settings, {"mandate": self._mandate}
+        settings, config = self._assignment.settings, {"assignment": self._assignment}
         functions = ("rounds", "work")
         steps = tuple(Step(function=f"thresher.relay.topic_lock.steps:{each}", config=config) for each in functions)
         return Pipeline(name=settings.name, shards=settings.shards, steps=steps, policy=self._policy)
@@ -99,22 +99,22 @@ class TopicLockTerm:
         return self._held.alarms if watch is None else {**self._held.alarms, **watch.alarms}
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         """Yield the checks: the database's incarnation, then those of `RelayWatch`."""
-        with closing(RelayWatch(self._mandate)) as watch:
+        with closing(RelayWatch(self._assignment)) as watch:
             self._watch = watch
             yield (
-                Look(at="database", run=self.look_at_incarnation, every_seconds=_INCARNATION_SECONDS),
-                *watch.looks,
+                PeriodicCheck(at="database", run=self.check_incarnation, every_seconds=_INCARNATION_SECONDS),
+                *watch.checks,
             )
 
-    def look_at_incarnation(self) -> None:
+    def check_incarnation(self) -> None:
         """Raise `Superseded` if the database was restarted or the table replaced: all must be settled again first."""
-        settings = self._mandate.settings
-        name = f"{sessions(settings.name, self._mandate.term)}/i"
+        settings = self._assignment.settings
+        name = f"{sessions(settings.name, self._assignment.term)}/i"
         with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:
             since = session.incarnation().since
-        if since != self._mandate.since:
+        if since != self._assignment.since:
             raise Superseded("the database was restarted or the outbox was replaced: everything is settled again first")
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
@@ -123,16 +123,16 @@ class TopicLockTerm:
 
     def work_waits(self) -> bool:
         """Whether any row is pending."""
-        return rows_wait(self._mandate)
+        return rows_wait(self._assignment)
 
     def explain(self, shard: int, step: str) -> str | None:
         """Return which session holds the lock that a session of the shard waits for; None if none waits."""
         del step
-        return explain_lock(self._mandate, shard)
+        return explain_lock(self._assignment, shard)
 
     def taken_back(self) -> bool:
         """Whether the outbox is still relayed by topic locks: then this member joins the group again."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         with closing(driver_store_of(settings, _LOOK_SECONDS).session(visitor(settings.name))) as session:
             row = session.control.read(settings.name)
         return row is not None and row.mode == Coordination.TOPIC_LOCK

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from thresher.service.health import ServerHealth
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
 
 _REACHED_SECONDS, _LOST_SECONDS = 15.0, 5.0
@@ -25,8 +25,8 @@ def rest_seconds(health: ServerHealth) -> float:
 class Probing:
     """The probes of one process. An error of a probe is counted and noted; its thread goes on."""
 
-    def __init__(self, probes: Mapping[str, Probe], reach: Reach, ledger: Ledger) -> None:
-        self._reach, self._ledger = reach, ledger
+    def __init__(self, probes: Mapping[str, Probe], reach: Reach, process_counts: ProcessCounts) -> None:
+        self._reach, self._process_counts = reach, process_counts
         self._closed = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(server, probe), name=f"probe-{server}", daemon=True)
@@ -50,14 +50,14 @@ class Probing:
             if (rest := rest_seconds(self._reach.health()[server])) > 0:
                 self._closed.wait(rest)
             elif not self._reached(server, probe) or not self._reach.health()[server].up:
-                # Also after a leader's look that failed: a successful probe alone does not make the server up then.
+                # Also after a leader's check that failed: a successful probe alone does not make the server up then.
                 self._closed.wait(_LOST_SECONDS)
 
     def _reached(self, server: str, probe: Probe) -> bool:
         try:
             probe()
         except Exception as error:  # noqa: BLE001 - counted by its kind, and shown with its text
-            self._ledger.count_error(error)
+            self._process_counts.count_error(error)
             self._reach.failed(server, error)
             return False
         self._reach.succeeded(server, probe=True)

@@ -30,18 +30,18 @@ class Contact:
     failures: int = 0
     kind: str = ""
     text: str = ""
-    # A leader's look failed. A later probe, which only connects, does not prove that looks would succeed.
+    # A leader's check failed. A later probe, which only connects, does not prove that checks would succeed.
     unanswered: bool = False
 
     def succeeded(self, now: float) -> "Contact":
         """Return the contact after an attempt that reached the server."""
         return Contact(server=self.server, since=now, reached=True)
 
-    def failed(self, error: BaseException, *, look: bool = False) -> "Contact":
+    def failed(self, error: BaseException, *, check: bool = False) -> "Contact":
         """Return the contact after an attempt that failed."""
         text = str(error) or type(error).__name__
         return replace(
-            self, failures=self.failures + 1, kind=kind_of(error), text=text, unanswered=look or self.unanswered
+            self, failures=self.failures + 1, kind=kind_of(error), text=text, unanswered=check or self.unanswered
         )
 
     def health(self, now: float) -> ServerHealth:
@@ -76,14 +76,14 @@ class Reach:
             if contact is not None and not (probe and contact.unanswered):
                 self._contacts[server] = contact.succeeded(self._clock())
 
-    def failed(self, server: str, error: BaseException, *, look: bool = False) -> None:
-        """Note that a server was not reached, or that a leader's look failed. A name that is no server's is ignored."""
+    def failed(self, server: str, error: BaseException, *, check: bool = False) -> None:
+        """Note that a server was not reached, or that a leader's check failed. Other names are ignored."""
         with self._lock:
             if (contact := self._contacts.get(server)) is not None:
-                self._contacts[server] = contact.failed(error, look=look)
+                self._contacts[server] = contact.failed(error, check=check)
 
-    def looks_ended(self) -> None:
-        """Note that a leader's looks have ended: from now on, probes decide."""
+    def checks_ended(self) -> None:
+        """Note that a leader's checks have ended: from now on, probes decide."""
         with self._lock:
             self._contacts = {name: replace(each, unanswered=False) for name, each in self._contacts.items()}
 

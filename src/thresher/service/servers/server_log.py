@@ -29,7 +29,7 @@ class ServerLog:
         self._logged_at: dict[str, float] = {}
         self._missed: set[str] = set()
 
-    def tell(self, now: float, *, standby: bool) -> None:
+    def log_due(self, now: float, *, standby: bool) -> None:
         """Log the servers that are due. Without a failed attempt, a server is due after a minute without an answer."""
         for server, health in self._reach.health(standby=standby).items():
             if health.up:

@@ -74,7 +74,7 @@ class Engine:
 
     def request_stop(self) -> None:
         """Request a graceful stop and return at once. Safe in a signal handler, harmless when repeated."""
-        self._status.stop_requested.ring("stop")
+        self._status.stop_requested.set("stop")
         self._lifecycle.loop.post(self._lifecycle.on_stop)
 
     def kill(self) -> None:
@@ -82,8 +82,8 @@ class Engine:
 
         `wait` then raises `StopForced`.
         """
-        self._status.kill_requested.ring("kill")
-        self._status.stop_requested.ring("kill")
+        self._status.kill_requested.set("kill")
+        self._status.stop_requested.set("kill")
         self._lifecycle.loop.post(self._lifecycle.on_kill)
 
     def stop(self) -> Snapshot:
@@ -156,7 +156,7 @@ class Engine:
             if session is not None:
                 self._close(session)
             self._lifecycle.finish()
-            self._observer.close(at_once=self._status.kill_requested.rung)
+            self._observer.close(at_once=self._status.kill_requested.is_set())
             self._status.finish()
 
     def _open(self) -> Session | None:
@@ -171,7 +171,7 @@ class Engine:
                 abort=self._status.stop_requested,
             )
         except StopForced as error:
-            if self._status.kill_requested.rung:
+            if self._status.kill_requested.is_set():
                 self._status.fail(error)
         except ThresherError as error:
             self._status.fail(error)

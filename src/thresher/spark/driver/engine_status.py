@@ -3,8 +3,8 @@
 import threading
 
 from thresher.core.errors import ThresherError
-from thresher.spark.bell import Bell
 from thresher.spark.driver.snapshot import EngineState
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 
 class EngineStatus:
@@ -13,7 +13,7 @@ class EngineStatus:
     def __init__(self) -> None:
         self.state = EngineState.NEW
         self.error: ThresherError | None = None
-        self.stop_requested, self.kill_requested = Bell(), Bell()
+        self.stop_requested, self.kill_requested = SignalSafeEvent(), SignalSafeEvent()
         self.done = threading.Event()
 
     def fail(self, error: ThresherError) -> None:

@@ -56,7 +56,7 @@ class Lifecycle:
             self._status.fail(SparkFailed(f"the driver cannot listen for its tasks on {where}: {error}; {advice}"))
             self.on_stop()
             return
-        if self._status.stop_requested.rung:
+        if self._status.stop_requested.is_set():
             self.on_stop()
             return
         self._status.state = EngineState.RUNNING

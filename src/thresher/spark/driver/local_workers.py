@@ -6,8 +6,8 @@ An engine that has ended leaves none of them behind: `wait_until_gone` kills a w
 import logging
 import time
 
-from thresher.spark.bell import Bell
 from thresher.spark.process import Process
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +27,12 @@ class LocalWorkers:
         given = {process for process in processes if process is not None}
         self._processes = frozenset(process for process in self._processes | given if process.alive)
 
-    def wait_until_gone(self, seconds: float, kill_requested: Bell) -> None:
+    def wait_until_gone(self, seconds: float, kill_requested: SignalSafeEvent) -> None:
         """Return when no worker runs. Kill workers that still run after `seconds`, or on a kill request."""
         began = time.monotonic()
         while any(process.alive for process in self._processes):
             waited = time.monotonic() - began
-            if waited > seconds or kill_requested.rung:
+            if waited > seconds or kill_requested.is_set():
                 for process in self._processes:
                     process.kill()
             if waited > seconds + _KILL_SECONDS:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from thresher.core.errors import ThresherError
-from thresher.observe.tally import Number
+from thresher.observe.figure_sink import Number
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.driver.supervision import ShardState
 from thresher.spark.driver.task_connection import TaskConnection, TaskIdentity

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from thresher.observe.tally import Number
+from thresher.observe.figure_sink import Number
 from thresher.spark.driver.supervision import Phase
 
 

@@ -16,8 +16,8 @@ import time
 import zlib
 from pathlib import Path
 
+from thresher.core.directories import PlaceUnusable, cache_home, make_writable
 from thresher.core.java import Java
-from thresher.core.places import PlaceUnusable, cache_home, make_writable
 
 logger = logging.getLogger(__name__)
 

@@ -28,10 +28,10 @@ from pyspark.java_gateway import launch_gateway
 
 from thresher.core.java import find_java
 from thresher.core.throwaway import Throwaway
-from thresher.spark.bell import Bell
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
 from thresher.spark.session.cds_archive import CdsArchive
 from thresher.spark.session.settings import java_options
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 logger = logging.getLogger(__name__)
 _java = logging.getLogger("thresher.spark.java")
@@ -108,7 +108,7 @@ class Jvm:
                     self._said.append(text)
                     _java.warning("spark: %s", text)
 
-    def connect(self, abort: Bell) -> JavaGateway:
+    def connect(self, abort: SignalSafeEvent) -> JavaGateway:
         """Wait until the JVM is up and return its gateway. Raises `SparkFailed`; `StopForced` once `abort` is set."""
         while not self._connection_info.exists():
             if abort.wait(_LOOK_SECONDS):
@@ -141,7 +141,7 @@ class Jvm:
         telling = [line.strip() for line in self._said if not line.lstrip().startswith("at ")]
         return " / ".join(telling[:3]) or "it printed nothing"
 
-    def close(self, abort: Bell) -> None:
+    def close(self, abort: SignalSafeEvent) -> None:
         """Let the JVM exit; kill it if that takes too long or once `abort` is set."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
@@ -149,7 +149,7 @@ class Jvm:
         deadline = time.monotonic() + (_ARCHIVE_SECONDS if self._archive.found is None else _EXIT_SECONDS)
         while self._process.poll() is None and time.monotonic() < deadline and not abort.wait(_LOOK_SECONDS):
             pass
-        if self._process.poll() == 0 and not abort.rung:
+        if self._process.poll() == 0 and not abort.is_set():
             self._archive.keep()
         self.kill()
 

@@ -23,7 +23,6 @@ from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from thresher.spark.bell import Bell
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
 from thresher.spark.session.jvm import Jvm, environment_set, spark_home
 from thresher.spark.session.settings import (
@@ -37,6 +36,7 @@ from thresher.spark.session.settings import (
     read_defaults,
     settings_of,
 )
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Session:
         with contextlib.suppress(Exception):
             self.context.parallelize([0], 1).count()
 
-    def close(self, abort: Bell) -> None:
+    def close(self, abort: SignalSafeEvent) -> None:
         """End the context and the JVM if they are ours, at once if `abort` is set. A hanging JVM is killed."""
         if self.adopted:
             return
@@ -114,7 +114,7 @@ class Session:
             self._jvm.kill()
 
 
-def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) -> Session:
+def open_session(options: SparkOptions, *, name: str, shards: int, abort: SignalSafeEvent) -> Session:
     """Adopt or make a context. Raises `SparkUnfit`, `SparkFailed`, `JavaMissing`; `StopForced` once `abort` is set."""
     for variable in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if os.environ.get(variable):
@@ -145,17 +145,17 @@ def has_context() -> bool:
     return SparkContext._active_spark_context is not None
 
 
-def call_within(seconds: float, call: Callable[[], object], abort: Bell | None = None) -> bool:
+def call_within(seconds: float, call: Callable[[], object], abort: SignalSafeEvent | None = None) -> bool:
     """Make a call that may hang, in a thread; return whether it returned in time. Its errors are ignored."""
     thread = threading.Thread(target=_quietly, args=(call,), name="spark-call", daemon=True)
     thread.start()
     deadline = time.monotonic() + seconds
-    while thread.is_alive() and time.monotonic() < deadline and not (abort is not None and abort.rung):
+    while thread.is_alive() and time.monotonic() < deadline and not (abort is not None and abort.is_set()):
         thread.join(_LOOK_SECONDS)
     return not thread.is_alive()
 
 
-def _find_or_make(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
+def _find_or_make(options: SparkOptions, name: str, shards: int, abort: SignalSafeEvent) -> Session:
     active = SparkContext._active_spark_context
     if active is not None:
         _require_fit(active)
@@ -165,7 +165,7 @@ def _find_or_make(options: SparkOptions, name: str, shards: int, abort: Bell) ->
     return _own(options, name, shards, abort)
 
 
-def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
+def _own(options: SparkOptions, name: str, shards: int, abort: SignalSafeEvent) -> Session:
     home = spark_home()
     defaults = read_defaults(Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf")
     given = defaults | settings_of(options)
@@ -184,7 +184,7 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
             with environment_set({"PYSPARK_PYTHON": python}):
                 context = _context(settings, gateway, options)
             session = Session(context, adopted=False, jvm=jvm)
-        if abort.rung:
+        if abort.is_set():
             raise StopForced("too late")  # noqa: TRY301 - the JVM may have been killed already
         return session  # noqa: TRY300
     except BaseException as error:
@@ -193,7 +193,7 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
         raise _start_failed(error, master_of(given, shards), abort) from error
 
 
-def _submitted(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
+def _submitted(options: SparkOptions, name: str, shards: int, abort: SignalSafeEvent) -> Session:
     made: list[Session] = []
     errors: list[BaseException] = []
 
@@ -216,7 +216,7 @@ def _submitted(options: SparkOptions, name: str, shards: int, abort: Bell) -> Se
     thread.start()
     while thread.is_alive() and not abort.wait(_LOOK_SECONDS):
         pass
-    thread.join(_STOP_SECONDS if abort.rung else None)
+    thread.join(_STOP_SECONDS if abort.is_set() else None)
     if made:
         return made[0]
     raise _start_failed(errors[0] if errors else StopForced(""), options.master or "the master", abort)
@@ -226,8 +226,8 @@ def _python(options: SparkOptions) -> str:
     return options.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
-def _start_failed(error: BaseException, master: str, abort: Bell) -> BaseException:
-    if abort.rung:
+def _start_failed(error: BaseException, master: str, abort: SignalSafeEvent) -> BaseException:
+    if abort.is_set():
         return StopForced("stopped while Spark was starting")
     if isinstance(error, SparkUnfit):
         return error
@@ -285,7 +285,7 @@ def _forget_gateway() -> None:
 
 
 @contextlib.contextmanager
-def _killed_by(abort: Bell, jvm: Jvm) -> Iterator[None]:
+def _killed_by(abort: SignalSafeEvent, jvm: Jvm) -> Iterator[None]:
     """Within the block, kill the JVM once `abort` is set: every call that waits for the JVM then ends."""
     over = threading.Event()
 

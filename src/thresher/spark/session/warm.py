@@ -9,10 +9,10 @@ import logging
 import threading
 
 from thresher.core.errors import ThresherError
-from thresher.spark.bell import Bell
 from thresher.spark.problem import EngineLost, SparkFailed, StopForced
 from thresher.spark.session.session import Session, open_session
 from thresher.spark.session.settings import SparkOptions
+from thresher.spark.signal_safe_event import SignalSafeEvent
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class WarmSpark:
         self._options, self._name, self._shards = options or SparkOptions(), name, shards
         self._session: Session | None = None
         self._error: ThresherError | None = None
-        self._abort = Bell()
+        self._abort = SignalSafeEvent()
         self._opened, self._warmed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._open, name="spark-warm", daemon=True)
 
@@ -48,26 +48,26 @@ class WarmSpark:
         if self._session is not None and not self._session.alive:
             raise EngineLost("Spark's JVM has ended: start the program again")
 
-    def lend(self, abort: Bell) -> Session:
+    def lend(self, abort: SignalSafeEvent) -> Session:
         """Return the session for one engine, once it is open. Raises as `check`; `StopForced` once `abort` is set."""
         while not self._opened.wait(_LOOK_SECONDS):
-            if abort.rung:
+            if abort.is_set():
                 raise StopForced("stopped while Spark was starting")
         self.check()
         if self._session is None:
             raise StopForced("stopped while Spark was starting")
         return self._session.lent()
 
-    def close(self, abort: Bell | None = None) -> None:
+    def close(self, abort: SignalSafeEvent | None = None) -> None:
         """End the session, at once if `abort` is set. No engine may use it any more. Harmless when repeated."""
         if not self._opened.is_set():
-            self._abort.ring("close")
+            self._abort.set("close")
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_SECONDS)
         session, self._session = self._session, None
         if session is not None:
             try:
-                session.close(abort or Bell())
+                session.close(abort or SignalSafeEvent())
             except Exception:
                 logger.exception("Spark could not be closed gracefully")
 

@@ -26,7 +26,7 @@ from thresher.spark.worker.shard import Shard
 Function = Callable[..., Any]
 
 
-class Intake:
+class SourceBatches:
     """The source's batches, until the source ends or a stop is requested. `ended`: the source has ended."""
 
     def __init__(self, shard: Shard, batches: Iterator[Any]) -> None:
@@ -72,8 +72,8 @@ def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStac
         return batches
 
     function, step = chain[0]
-    intake = Intake(shard, passed_on(step, function(shard, step.config)))
-    flow: Iterator[Any] = iter(intake)
+    source = SourceBatches(shard, passed_on(step, function(shard, step.config)))
+    flow: Iterator[Any] = iter(source)
     for number, (function, step) in enumerate(chain[1:], 2):
         given = function(shard, step.config, flow)
         if given is None and number == len(chain):
@@ -82,7 +82,7 @@ def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStac
     else:
         for _ in flow:
             pass
-    if not intake.ended and not shard.stopping:
+    if not source.ended and not shard.stopping:
         raise InputLeft(f"{chain[-1][1].function} returned before its input ended: it must take every batch")
 
 

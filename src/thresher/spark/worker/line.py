@@ -21,7 +21,7 @@ from typing import Any
 from thresher import __version__
 from thresher.spark.frame_socket import ConnectionBroken, Frame, FrameSocket
 from thresher.spark.problem import LineRefused, LineUnreachable, VersionMismatch
-from thresher.spark.process import look, resident_bytes
+from thresher.spark.process import find_process, resident_bytes
 from thresher.spark.task_spec import TaskSpec
 from thresher.spark.wakeup_pipe import WakeupPipe
 from thresher.spark.worker.running_steps import RunningSteps
@@ -117,13 +117,13 @@ class Line:
             self._beat_at = now + self._spec.policy.beat_seconds
             opened.send({"is": "beat", **self._report()})
 
-    def send_last_words(self, kind: str, message: str) -> None:
+    def send_end_reason(self, kind: str, message: str) -> None:
         """Tell the driver why the task ends its own process."""
         if self._socket is not None:
             self._socket.send({"is": "last words", "kind": kind, "message": message})
             self._flush(self._socket)
 
-    def send_farewell(self) -> None:
+    def send_final_figures(self) -> None:
         """Send the waiting events and the last figures."""
         if self._socket is not None:
             with contextlib.suppress(ConnectionBroken):
@@ -146,7 +146,7 @@ class Line:
     def _hello(self) -> Frame:
         # Spark's daemon leads the process group of its workers. After its death, the parent is an unrelated process
         # that adopts orphans. It is not reported, because the driver may kill the processes that a hello names.
-        process, parent = look(os.getpid()), look(self.parent) if self.parent == os.getpgrp() else None
+        process, parent = find_process(os.getpid()), find_process(self.parent) if self.parent == os.getpgrp() else None
         return {
             "is": "hello",
             "token": self._spec.address.token,
@@ -178,7 +178,7 @@ class Line:
             "counts": counts,
             "gauges": gauges,
             "steps": self._steps.ages(),
-            "notes": self._figures.told(),
+            "notes": self._figures.current_notes(),
             "resident": resident_bytes(),
             "dropped": self._dropped,
         }

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from thresher.core.errors import shorten
-from thresher.observe.tally import Number
-from thresher.spark.bell import Bell
+from thresher.observe.figure_sink import Number
 from thresher.spark.problem import FigureInvalid
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.running_steps import RunningStep, RunningSteps
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Figures:
     # Called at each heartbeat.
     notes: dict[str, Callable[[], list[str]]] = field(default_factory=dict)
 
-    def told(self) -> dict[str, list[str]]:
+    def current_notes(self) -> dict[str, list[str]]:
         """Return the notes' present texts, without notes of more than 64 KiB. For the line's thread."""
         told = {name: tell() for name, tell in self.notes.copy().items()}
         return {name: texts for name, texts in told.items() if len(json.dumps(texts)) <= _MOST_BYTES}
@@ -49,7 +49,7 @@ class Shard:
         index: int,
         shards: int,
         attempt: int,
-        bell: Bell,
+        stop_requested: SignalSafeEvent,
         figures: Figures,
         resources: ExitStack,
         on_event: Callable[[str, dict[str, Any]], None] = lambda _name, _fields: None,
@@ -62,7 +62,7 @@ class Shard:
         self.attempt = attempt
         self._figures = figures
         self._shared: dict[type, Any] = {}
-        self._bell = bell
+        self._stop_requested = stop_requested
         self._resources = resources
         self._on_event = on_event
         self._steps = steps or RunningSteps()
@@ -70,11 +70,11 @@ class Shard:
     @property
     def stopping(self) -> bool:
         """Whether a stop was requested: finish the open batch. The engine asks the source for no further batch."""
-        return self._bell.rung
+        return self._stop_requested.is_set()
 
     def wait(self, seconds: float) -> bool:
         """Sleep between two polls for work. Returns at once on a stop, and returns whether a stop was requested."""
-        return self._bell.wait(seconds)
+        return self._stop_requested.wait(seconds)
 
     def enter(self, resource: AbstractContextManager[T]) -> T:
         """Enter a context manager that is left when the attempt ends, after all functions were closed."""

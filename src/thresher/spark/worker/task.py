@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from pyspark import TaskContext
 
 from thresher.core.errors import ThresherError
-from thresher.spark.bell import Bell
 from thresher.spark.outcome import Finished, Outcome, Replaced, Stopped, encode, outcome_of
 from thresher.spark.pipeline import Step
 from thresher.spark.problem import StepUnusable, VersionMismatch
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.task_spec import PackedTaskSpec, TaskSpec
 from thresher.spark.worker.line import Line, LineReplaced, version_mismatch
 from thresher.spark.worker.running_steps import RunningSteps
@@ -55,9 +55,9 @@ def run_shard(spec: TaskSpec, figures: Figures, *, task: int) -> Outcome:
         return Replaced()
     except ThresherError as error:
         return outcome_of(error)
-    bell = Bell()
-    watch = TaskWatch(line, spec.policy, bell)
-    outcome = _run_watched(spec, bell, figures, line, watch, steps)
+    stop_requested = SignalSafeEvent()
+    watch = TaskWatch(line, spec.policy, stop_requested)
+    outcome = _run_watched(spec, stop_requested, figures, line, watch, steps)
     # The outcome is known; a function may have closed the descriptors that are closed here.
     with contextlib.suppress(Exception):
         watch.close()
@@ -68,7 +68,7 @@ def run_shard(spec: TaskSpec, figures: Figures, *, task: int) -> Outcome:
 
 
 def _run_watched(
-    spec: TaskSpec, bell: Bell, figures: Figures, line: Line, watch: TaskWatch, steps: RunningSteps
+    spec: TaskSpec, stop_requested: SignalSafeEvent, figures: Figures, line: Line, watch: TaskWatch, steps: RunningSteps
 ) -> Outcome:
     first: BaseException | None = None
 
@@ -84,7 +84,7 @@ def _run_watched(
                 index=spec.shard,
                 shards=spec.shards,
                 attempt=spec.attempt,
-                bell=bell,
+                stop_requested=stop_requested,
                 figures=figures,
                 resources=resources,
                 on_event=line.event,
@@ -100,7 +100,7 @@ def _run_watched(
     if first is not None:
         # A context manager has swallowed the error. It counts all the same, or its rows would be lost silently.
         return outcome_of(first)
-    return Stopped(why=bell.why) if bell.rung else Finished()
+    return Stopped(why=stop_requested.why) if stop_requested.is_set() else Finished()
 
 
 def _steps(spec: TaskSpec) -> Sequence[Step]:

@@ -14,10 +14,10 @@ import signal
 import threading
 import time
 
-from thresher.spark.bell import Bell
 from thresher.spark.frame_socket import ConnectionBroken, Frame
 from thresher.spark.policy import Policy
 from thresher.spark.process import resident_bytes, signal_at_parent_death
+from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.fork_guard import ForkGuard
 from thresher.spark.worker.line import Line
 from thresher.spark.worker.watchdog import WatchdogTimer
@@ -32,10 +32,10 @@ KILLED, _OVERDUE, _TOO_BIG, _UNWATCHED = 70, 71, 72, 73
 class TaskWatch:
     """Watches one task whose line is open. `start` before the chain runs, `close` after it has ended."""
 
-    def __init__(self, line: Line, policy: Policy, bell: Bell) -> None:
+    def __init__(self, line: Line, policy: Policy, stop_requested: SignalSafeEvent) -> None:
         self._line = line
         self._policy = policy
-        self._bell = bell
+        self._stop_requested = stop_requested
         self._closing = threading.Event()
         self._heard_at = time.monotonic()
         # The deadline of a stop, after which the process is ended. None before a stop.
@@ -47,7 +47,7 @@ class TaskWatch:
     def start(self) -> None:
         """Install signal handlers and start the thread. Only for the main thread."""
         for number in (signal.SIGHUP, signal.SIGTERM):
-            signal.signal(number, lambda which, _frame: self._bell.ring(signal.Signals(which).name))
+            signal.signal(number, lambda which, _frame: self._stop_requested.set(signal.Signals(which).name))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the driver
         ForkGuard(self._line, exit_status=KILLED).install()
         # Spark's daemon forked this process in its only thread, so that SIGHUP reports the daemon's death.
@@ -82,7 +82,7 @@ class TaskWatch:
                     self._line.close()
                     self._orphaned(f"the line broke: {error}")
                 self._check(time.monotonic())
-            self._line.send_farewell()
+            self._line.send_final_figures()
         except BaseException as error:  # noqa: BLE001 - a task without a watch must not go on
             self._end(_UNWATCHED, "LineFailed", f"{type(error).__name__}: {error}"[:_MOST_LETTERS])
 
@@ -105,15 +105,15 @@ class TaskWatch:
         limit, size = self._policy.memory_bytes, resident_bytes()
         if limit is not None and size > limit:
             self._end(_TOO_BIG, "MemoryExceeded", f"{size >> 20} MiB are resident, {limit >> 20} MiB allowed")
-        if self._bell.rung and self._stop_by is None:
-            # A signal handler rang the bell and set no deadline: use the deadline of a task without a driver.
+        if self._stop_requested.is_set() and self._stop_by is None:
+            # A signal handler requested the stop and set no deadline: use the deadline of a task without a driver.
             self._stop_by = now + self._policy.orphan_seconds
         if self._stop_by is not None and now > self._stop_by:
             self._end(_OVERDUE, "StopOverdue", f"{self._unfinished} was not finished in time")
 
     def _stop(self, grace_seconds: float, why: str) -> None:
         self._stop_by = self._earliest(grace_seconds)
-        self._bell.ring(why)
+        self._stop_requested.set(why)
 
     def _earliest(self, seconds: float) -> float:
         stop_by = time.monotonic() + seconds
@@ -126,6 +126,6 @@ class TaskWatch:
     def _end(self, status: int, kind: str, message: str) -> None:
         """End the process; tell the driver why, if the line still works."""
         try:
-            self._line.send_last_words(kind, message)
+            self._line.send_end_reason(kind, message)
         finally:
             os._exit(status)

@@ -1,4 +1,4 @@
-"""The driver's last figures about the slot and the log: for pages, metrics and alarms."""
+"""The driver's last figures about the slot and the WAL: for pages, metrics and alarms."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class LogFigures:
     """The slot as the server reports it, and the count of dead rows."""
 
-    # Bytes of log that the server keeps for the slot; None if it does not say.
+    # Bytes of WAL that the server keeps for the slot; None if it does not say.
     retained_bytes: int | None = None
     confirmed: int | None = None
     wal_status: str | None = None
@@ -17,9 +17,9 @@ class LogFigures:
 
 
 @dataclass(slots=True)
-class LogBoard:
+class LatestLogFigures:
     """Holds the last figures, which are replaced as a whole: any thread may read them."""
 
     figures: LogFigures | None = None
-    # The transaction since which the log was read without a gap, as the shard reports it; None before its report.
+    # The transaction since which the WAL was read without a gap, as the shard reports it; None before its report.
     first_xid: int | None = None

@@ -7,11 +7,11 @@ from thresher.core.topic_name import is_topic
 from thresher.delivery.fate import Kind as DeadKind
 from thresher.delivery.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE
 from thresher.delivery.transforms import STEP as TRANSFORM
+from thresher.observe.figure_sink import summed
 from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.metric import Family, MetricKind, Reading
-from thresher.observe.tally import summed
 from thresher.service.metrics import family
-from thresher.service.report import Moment
+from thresher.service.report import ServiceSnapshot
 from thresher.service.wording import Wording
 from thresher.tail.leader.figures import LogFigures
 
@@ -28,7 +28,7 @@ _histogram = partial(family, WORDING.label, MetricKind.HISTOGRAM)
 
 # The shard's counters, by name.
 _BY_SHARD: dict[str, Family] = {
-    "relayed": _counter("tailed_records", "Changes of the log whose records were committed to Kafka.", "shard"),
+    "relayed": _counter("tailed_records", "Changes of the WAL whose records were committed to Kafka.", "shard"),
     "relayed_bytes": _counter(
         "tailed_bytes", "Bytes of key, value and headers of committed records, before compression.", "shard"
     ),
@@ -60,7 +60,7 @@ _GAUGES: dict[str, Family] = {
     ),
     "in_flight_rows": _gauge("tail_in_flight_records", "Changes that were sent and are not settled yet.", "shard"),
 }
-_RETAINED = _gauge("tail_retained_bytes", "Bytes of log that the server keeps for the slot.")
+_RETAINED = _gauge("tail_retained_bytes", "Bytes of WAL that the server keeps for the slot.")
 _DEAD_ROWS = _gauge("tail_dead_rows", "Rows in the dead table: not replayed and not dropped yet.")
 _TRIMMED = _counter("tail_trimmed_records", "Published rows that were deleted from the table after keep_seconds.")
 _HELD = _gauge(
@@ -72,22 +72,22 @@ OWN_FAMILIES: tuple[Family, ...] = (
 )  # fmt: skip
 
 
-def readings(moment: Moment, figures: LogFigures | None) -> Iterator[Reading]:
+def readings(snapshot: ServiceSnapshot, figures: LogFigures | None) -> Iterator[Reading]:
     """Yield a tail's own metrics. An unknown figure is left out, rather than shown as 0."""
-    tail = moment.name
-    for shard, counts in sorted(moment.counts.items()):
+    tail = snapshot.name
+    for shard, counts in sorted(snapshot.counts.items()):
         for name, of in _BY_SHARD.items():
             yield Reading(family=of, labels=(tail, str(shard)), value=counts.get(name, 0))
         for kind in DeadKind:
             yield Reading(family=_DEAD, labels=(tail, str(shard), str(kind)), value=counts.get(f"dead.{kind}", 0))
-    together = summed(moment.counts.values())
+    together = summed(snapshot.counts.values())
     for scale, of in _HISTOGRAMS.items():
         yield Reading(family=of, labels=(tail,), value=Histogram.read(scale, together))
-    for each in moment.shards:
+    for each in snapshot.shards:
         for name in _GAUGES.keys() & each.gauges.keys():
             yield Reading(family=_GAUGES[name], labels=(tail, str(each.shard)), value=each.gauges[name])
     # An alarm about a topic has the topic's name; the names of other alarms are not valid for topics.
-    yield Reading(family=_HELD, labels=(tail,), value=sum(map(is_topic, moment.alarms)))
+    yield Reading(family=_HELD, labels=(tail,), value=sum(map(is_topic, snapshot.alarms)))
     yield from _of_log(tail, figures or LogFigures())
 
 

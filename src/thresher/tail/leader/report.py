@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from thresher.db.lsn import lsn_text
 from thresher.observe.metric import Reading
 from thresher.service.health import Role
-from thresher.service.report import Moment, Observed, StatusPart
-from thresher.tail.leader.figures import LogBoard, LogFigures
+from thresher.service.report import Observed, ServiceSnapshot, StatusPart
+from thresher.tail.leader.figures import LatestLogFigures, LogFigures
 from thresher.tail.leader.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.tail.settings import TailSettings
 
@@ -24,14 +24,14 @@ class TailReport:
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
 
-    def __init__(self, settings: TailSettings, observed: Observed, board: LogBoard) -> None:
+    def __init__(self, settings: TailSettings, observed: Observed, board: LatestLogFigures) -> None:
         self._settings, self._observed, self._board = settings, observed, board
 
     def ask(self) -> LogFigures | None:
         """Return the watch's last figures; None on a standby."""
         return None if self._observed.role is Role.STANDBY else self._board.figures
 
-    def status(self, moment: Moment, answer: LogFigures | None) -> StatusPart:
+    def status(self, snapshot: ServiceSnapshot, answer: LogFigures | None) -> StatusPart:
         """Return the outbox, its slot, and the shard's counters and gauges."""
         settings, figures = self._settings, answer or LogFigures()
         return StatusPart(
@@ -43,20 +43,20 @@ class TailReport:
                 "retained_bytes": figures.retained_bytes,
                 "wal_status": figures.wal_status,
                 "dead_rows": figures.dead_rows,
-                "lag_seconds": max((each.gauges.get("lag_seconds", 0.0) for each in moment.shards), default=None),
+                "lag_seconds": max((each.gauges.get("lag_seconds", 0.0) for each in snapshot.shards), default=None),
             },
             shards={
                 each.shard: {
-                    **{name: moment.counts.get(each.shard, {}).get(name, 0) for name in _COUNTS},
+                    **{name: snapshot.counts.get(each.shard, {}).get(name, 0) for name in _COUNTS},
                     **{name: each.gauges.get(name) for name in _GAUGES},
                 }
-                for each in moment.shards
+                for each in snapshot.shards
             },
         )
 
-    def readings(self, moment: Moment, answer: LogFigures | None) -> Iterator[Reading]:
+    def readings(self, snapshot: ServiceSnapshot, answer: LogFigures | None) -> Iterator[Reading]:
         """Yield a tail's own metrics."""
-        return readings(moment, answer)
+        return readings(snapshot, answer)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -4,12 +4,12 @@
 under a term. Then, in one transaction:
 1. Lock the table: this waits for the transactions that have written to it, and new writers wait for a moment.
 2. Check that no row is pending: the relay has published everything that was committed.
-3. Advance the slot to the present end of the log, and give the control row the mode of a tail.
+3. Advance the slot to the present end of the WAL, and give the control row the mode of a tail.
 
-**Leave** (to a relay): no process of the tail runs. The tail is fenced under a new term, and most of the log is read.
+**Leave** (to a relay): no process of the tail runs. The tail is fenced under a new term, and most of the WAL is read.
 Then, in one transaction:
 1. Lock the table, as above.
-2. Read the log to its end. Check that it has no gap, that every change is decided, and that no row of the table is
+2. Read the WAL to its end. Check that it has no gap, that every change is decided, and that no row of the table is
    older than the part that was read without a gap. Write the dead changes that the last record names to the dead table.
 3. So all rows of the table were published: delete them, and give the control row the mode of a relay.
 Then the slot is dropped. A crash before the transaction commits changes nothing.
@@ -33,16 +33,16 @@ from thresher.delivery.progress_topic.fencing import fenced_log
 from thresher.tail.buffer import Bounds, LogBuffer
 from thresher.tail.leader.take_over import driver_store_of, take_over
 from thresher.tail.log_span import changed
-from thresher.tail.log_stand import LogStand, missing, not_published, on_timeline, what_to_do
+from thresher.tail.log_state import LogState, missing, not_published, on_timeline, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
 from thresher.tail.progress import TailProgress
-from thresher.tail.settings import TailMandate, TailSettings, Via
+from thresher.tail.settings import TailAssignment, TailSettings, Via
 from thresher.tail.slot import require_readable
 from thresher.tail.stream import LogStream
 
-# Time-outs: to read the log before the table is locked, and for the server to release a slot whose reader is gone.
+# Time-outs: to read the WAL before the table is locked, and for the server to release a slot whose reader is gone.
 _READ_SECONDS, _FREE_SECONDS = 60.0, 10.0
-# Time-out to read the rest of the log under the lock: the server ends a session that idles longer in a transaction.
+# Time-out to read the rest of the WAL under the lock: the server ends a session that idles longer in a transaction.
 _LOCKED_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 # Time-out for the database sessions of processes that have just ended.
@@ -68,7 +68,7 @@ def join(settings: TailSettings, term: str) -> int:
                     "let it drain the table before the tail joins. Nothing was changed"
                 )
             table.advance(slot, end)
-            # All rows that later transactions insert are in the log, behind this mark.
+            # All rows that later transactions insert are in the WAL, behind this mark.
             slots.mark(slots.published(publication, settings.table))
             table.hand_over(settings.name, term=term, mode=TAIL)
         return end
@@ -78,16 +78,16 @@ def leave(settings: TailSettings) -> int:
     """Hand the outbox back to a relay, and drop the slot. Return how many published rows were deleted."""
     require_table(settings)
     _require_stopped(settings)
-    mandate = take_over(settings)
-    if mandate is None:
+    assignment = take_over(settings)
+    if assignment is None:
         raise AssertionError("it was wanted")
-    settings = mandate.settings
-    with closing(driver_store_of(settings).session(f"{sessions(settings.name, mandate.term)}/d")) as session:
+    settings = assignment.settings
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name, assignment.term)}/d")) as session:
         source = settings.progress
         clock = ServerClock(session.incarnation().now)
-        seal = source.seal(mandate.secret, 0)
+        seal = source.seal(assignment.secret, 0)
         with fenced_log(
-            source, seal, mandate.outbox_id, clock, name=settings.group, properties=settings.properties
+            source, seal, assignment.outbox_id, clock, name=settings.group, properties=settings.properties
         ) as log:
             last = log.last()
         if last is None:
@@ -97,14 +97,14 @@ def leave(settings: TailSettings) -> int:
             )
         buffer = LogBuffer(Bounds(rows=10_000))
         table = TailedTable(session.connection, settings.outbox, settings.shape)
-        with closing(_begun(session, mandate, last, buffer)) as stream:
-            # Most of the log is read before the lock, so that writers wait only for the rest.
+        with closing(_begun(session, assignment, last, buffer)) as stream:
+            # Most of the WAL is read before the lock, so that writers wait only for the rest.
             _read_to(table.log_end(), stream, session, settings, buffer, _READ_SECONDS)
             with table.locked() as end:
                 _read_to(end, stream, session, settings, buffer, _LOCKED_SECONDS)
                 if buffer.rows:
                     raise OtherReader(
-                        f"the log holds rows of {settings.outbox} that were not published yet: pause writers, start "
+                        f"the WAL holds rows of {settings.outbox} that were not published yet: pause writers, start "
                         "the tail again, and let it publish them before it leaves. Nothing was changed"
                     )
                 if older := table.older(last.span.first_xid):
@@ -115,28 +115,28 @@ def leave(settings: TailSettings) -> int:
                         "and insert the others again while the tail runs, before it leaves. Nothing was changed"
                     )
                 deleted = table.empty()
-                table.hand_over(settings.name, term=mandate.term, mode=_RELAYED)
+                table.hand_over(settings.name, term=assignment.term, mode=_RELAYED)
         _drop(PostgresSlots(session.connection), settings.slot_name)
     return deleted
 
 
-def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, buffer: LogBuffer) -> LogStream:
+def _begun(session: PostgresSession, assignment: TailAssignment, last: TailProgress, buffer: LogBuffer) -> LogStream:
     """Return a stream from the slot, with the last record's coverage in the buffer. Raises `LogLost` for a gap."""
-    settings = mandate.settings
+    settings = assignment.settings
     slots = PostgresSlots(session.connection)
-    application = shard_sessions(settings.name, mandate.term, 0)
+    application = shard_sessions(settings.name, assignment.term, 0)
     # In this order: a change of the publication after the first query is noticed.
     published = slots.published(settings.publication_name, settings.table)
     slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
     with closing(ReplicationConnection(settings.dsn, application)) as connection:
         now = connection.identify()
         left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
-    stand = LogStand(
+    state = LogState(
         system_id=now.system_id, timeline=now.timeline, end=now.position, left=left, confirmed=slot.confirmed or 0
     )  # fmt: skip
     if changed(last.span, published):
-        raise LogLost(not_published(stand.confirmed, settings.source, settings.name))
-    if found := missing(last.origin, last.coverage, stand):
+        raise LogLost(not_published(state.confirmed, settings.source, settings.name))
+    if found := missing(last.origin, last.coverage, state):
         what = what_to_do(last.coverage, settings.source, settings.name)
         raise LogLost(f"committed rows may be missing, and rows of the table may be unpublished: {found.why}. {what}")
     stream = LogStream(
@@ -146,8 +146,8 @@ def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, b
         publication=settings.publication_name,
         source=settings.source,
     )
-    buffer.cover(on_timeline(last.origin, last.coverage, stand))
-    buffer.begin_at(stand.confirmed)
+    buffer.cover(on_timeline(last.origin, last.coverage, state))
+    buffer.begin_at(state.confirmed)
     return stream
 
 
@@ -159,18 +159,18 @@ def _read_to(
     buffer: LogBuffer,
     seconds: float,
 ) -> None:
-    """Read the log into the buffer up to a position, or until a change comes that was not published."""
+    """Read the WAL into the buffer up to a position, or until a change comes that was not published."""
     dead = DeadChanges(session.connection, settings.outbox, settings.shape, in_table=True)
     deadline = time.monotonic() + seconds
     while not buffer.rows and (buffer.quiet_at is None or buffer.quiet_at < end):
         if time.monotonic() > deadline:
-            raise DatabaseLost(f"the log was not read to its end within {seconds:.0f} seconds: try again")
+            raise DatabaseLost(f"the WAL was not read to its end within {seconds:.0f} seconds: try again")
         chunk = stream.read(1_000, 1 << 24, _LOOK_SECONDS)
         if chunk is None:
             continue
         if named := buffer.add(chunk):
             dead.set_aside([(each.row, (*each.fate,)) for each in named])
-        buffer.paid()
+        buffer.dead_written()
 
 
 def _drop(slots: PostgresSlots, slot: str) -> None:
@@ -191,7 +191,7 @@ def require_table(settings: TailSettings) -> None:
     """Raise `OtherReader` if the outbox has no table that a relay could poll."""
     if settings.via is Via.LOG:
         raise OtherReader(
-            f"messages of {settings.outbox} are in the log only: there is no table that a relay could poll"
+            f"messages of {settings.outbox} are in the WAL only: there is no table that a relay could poll"
         )
 
 

@@ -2,7 +2,7 @@
 
 1. Check that the database keeps our sessions, and create the tables for control and dead rows if they are missing.
 2. Check that the control row is of this outbox, of this database system, and in the mode of a tail. Check that the
-   progress topic is the one in the control row, and that the log can be read with the slot and the publication.
+   progress topic is the one in the control row, and that the WAL can be read with the slot and the publication.
 3. End the database sessions of older terms, and the session that reads the slot: a suspended reader would keep it.
 4. Write the new term. From here on the shards of older tails end at their next check.
 5. Repeat steps 2 and 3: what was checked before may have changed until the term was written.
@@ -25,9 +25,9 @@ from thresher.delivery.progress_topic.own_topic import own_topic
 from thresher.delivery.progress_topic.topic import broker_explained, progress_limit
 from thresher.kafka.admin import Admin
 from thresher.tail.log_span import LogSpan, changed
-from thresher.tail.log_stand import not_published, what_to_do
+from thresher.tail.log_state import not_published, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
-from thresher.tail.settings import TailMandate, TailSettings, Via
+from thresher.tail.settings import TailAssignment, TailSettings, Via
 from thresher.tail.slot import LogUnreadable, free_slot, require_readable
 
 # The time-out for an answer of the database.
@@ -41,8 +41,8 @@ def driver_store_of(settings: TailSettings, seconds: float = _ANSWER_SECONDS) ->
 
 def take_over(
     settings: TailSettings, *, term: str | None = None, wanted: Callable[[], bool] = lambda: True
-) -> TailMandate | None:
-    """Become the leader, and return the mandate for the shard. Raises if that is not possible.
+) -> TailAssignment | None:
+    """Become the leader, and return the assignment for the shard. Raises if that is not possible.
 
     None if `wanted` turns false before the present leader is displaced.
     """
@@ -61,7 +61,7 @@ def take_over(
         require_tailed(settings, row)
         admin = Admin.of(settings.kafka)
         with broker_explained():
-            admin.greet()
+            admin.require_answer()
         own_topic(admin, settings.progress, row, partitions=1)
         _require_log(slots, settings, row)
         if not wanted():
@@ -89,7 +89,7 @@ def take_over(
         if not laid_out:
             raise Superseded("a newer tail of the same name has taken over while this one was starting")
         progress_limit(admin, settings.progress.topic, settings.properties)
-    return TailMandate(
+    return TailAssignment(
         settings=settings,
         outbox_id=taken.outbox_id,
         term=term,
@@ -108,7 +108,7 @@ def require_tailed(settings: TailSettings, row: ControlRow) -> None:
     if row.mode != TAIL:
         raise OtherReader(
             f"{settings.outbox} is relayed by {settings.name!r}, which polls the table ({row.mode}): both would "
-            "publish its rows. To read it from the log from now on: pause writers until the table is drained, stop the "
+            "publish its rows. To read it from the WAL from now on: pause writers until the table is drained, stop the "
             "relay's processes, and run 'thresher tail join -c FILE'"
         )
 

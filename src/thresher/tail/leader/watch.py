@@ -3,10 +3,10 @@
 1. A control row with another term raises `Superseded`. A progress topic that is gone, was replaced, or would lose
    records raises an error.
 2. Log kept for the slot beyond `retained_alarm_bytes` raises an alarm; beyond `retained_limit_bytes`, the tail ends. A
-   slot that may lose its log soon raises an alarm.
+   slot that may lose its WAL soon raises an alarm.
 3. Progress before the last record is trimmed: records are cumulative.
 4. Published rows are deleted from the table once they are old enough. A row was published if its transaction began
-   after the log was first read without a gap, and the slot is confirmed beyond its commit.
+   after the WAL was first read without a gap, and the slot is confirmed beyond its commit.
 """
 
 import logging
@@ -26,11 +26,11 @@ from thresher.delivery.leader.control_row import require_known_system
 from thresher.delivery.names import sessions
 from thresher.delivery.progress_topic.topic import known_topic, require_kept
 from thresher.kafka.admin import Admin
-from thresher.service.workload import Look
-from thresher.tail.leader.figures import LogBoard, LogFigures
+from thresher.service.workload import PeriodicCheck
+from thresher.tail.leader.figures import LatestLogFigures, LogFigures
 from thresher.tail.leader.take_over import driver_store_of
 from thresher.tail.problem import LogLost
-from thresher.tail.settings import TailMandate, Via
+from thresher.tail.settings import TailAssignment, Via
 
 logger = logging.getLogger(__name__)
 
@@ -45,46 +45,46 @@ _FIRST_ID = -(2**63)
 class TailWatch:
     """Runs the checks over a connection of its own, and reconnects when it is lost. For one thread."""
 
-    def __init__(self, mandate: TailMandate, board: LogBoard) -> None:
-        self._mandate, self._board = mandate, board
+    def __init__(self, assignment: TailAssignment, board: LatestLogFigures) -> None:
+        self._assignment, self._board = assignment, board
         self._session: PostgresSession | None = None
-        self._admin = Admin.of(mandate.settings.kafka)
+        self._admin = Admin.of(assignment.settings.kafka)
         # Alarm → its text. Replaced as a whole.
         self.alarms: dict[str, str] = {}
-        # A transaction id, and a position of the log behind the commits of all older transactions.
+        # A transaction id, and a position of the WAL behind the commits of all older transactions.
         self._mark: tuple[str, int] | None = None
         # Rows up to this id cannot be deleted yet, and the time until when that is assumed.
         self._floor, self._floor_until = _FIRST_ID, 0.0
         self._trimmed = 0
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def checks(self) -> tuple[PeriodicCheck, ...]:
         """The checks, in order."""
-        looks = [
-            Look(at="database", run=self.look_at_row),
-            Look(at="database", run=self.look_at_slot, every_seconds=_SLOT_SECONDS),
-            Look(at="broker", run=self.look_at_topic, every_seconds=_TOPIC_SECONDS),
-            Look(at="broker", run=self.look_at_policy, every_seconds=_POLICY_SECONDS),
-            Look(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
+        checks = [
+            PeriodicCheck(at="database", run=self.check_row),
+            PeriodicCheck(at="database", run=self.check_slot, every_seconds=_SLOT_SECONDS),
+            PeriodicCheck(at="broker", run=self.check_topic, every_seconds=_TOPIC_SECONDS),
+            PeriodicCheck(at="broker", run=self.check_policy, every_seconds=_POLICY_SECONDS),
+            PeriodicCheck(at="progress", run=self.trim, every_seconds=_TRIM_SECONDS),
         ]
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         if settings.via is Via.TABLE and settings.keep_seconds is not None:
-            looks.append(Look(at="database", run=self.delete_old, every_seconds=_DELETE_SECONDS))
-        return tuple(looks)
+            checks.append(PeriodicCheck(at="database", run=self.delete_old, every_seconds=_DELETE_SECONDS))
+        return tuple(checks)
 
-    def look_at_row(self) -> None:
+    def check_row(self) -> None:
         """Raise `Superseded` if the control row has another term."""
         with self._asking() as session:
-            row = session.control.read(self._mandate.settings.name)
-        if row is None or row.term != self._mandate.term:
+            row = session.control.read(self._assignment.settings.name)
+        if row is None or row.term != self._assignment.term:
             raise Superseded("a newer tail of the same name has taken over; this one ends")
 
-    def look_at_slot(self) -> None:
-        """Update the figures and alarms of the slot. Raise `LogLost` if more log is kept than the limit allows.
+    def check_slot(self) -> None:
+        """Update the figures and alarms of the slot. Raise `LogLost` if more WAL is kept than the limit allows.
 
         A missing slot is not an error here: the shard that reads it fails.
         """
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         with self._asking() as session:
             row, system_id = session.control.read(settings.name), session.incarnation().system_id
             if row is not None:
@@ -102,9 +102,9 @@ class TailWatch:
         )
         alarms = {}
         if slot is not None and slot.wal_status == "unreserved":
-            alarms["slot"] = "the server may remove log that the slot needs at the next checkpoint"
+            alarms["slot"] = "the server may remove WAL that the slot needs at the next checkpoint"
         if kept is not None and kept > settings.retained_alarm_bytes:
-            alarms["retained log"] = f"the server keeps {kept:,} bytes of log for slot {settings.slot_name}"
+            alarms["retained log"] = f"the server keeps {kept:,} bytes of WAL for slot {settings.slot_name}"
         for what, why in alarms.items():
             if what not in self.alarms:
                 logger.warning("%s: %s", what, why, extra={"tail": settings.name})
@@ -112,25 +112,25 @@ class TailWatch:
         limit = settings.retained_limit_bytes
         if slot is not None and kept is not None and limit is not None and kept > limit:
             raise LogLost(
-                f"the server keeps {kept:,} bytes of log for slot {settings.slot_name}, and retained_limit_bytes is "
+                f"the server keeps {kept:,} bytes of WAL for slot {settings.slot_name}, and retained_limit_bytes is "
                 f"{limit:,}: nothing is lost yet. Find out why the slot stays at {lsn_text(slot.confirmed or 0)}, "
                 "raise the limit and start again; or give up what was not published: 'thresher tail slot drop'"
             )
 
-    def look_at_topic(self) -> None:
+    def check_topic(self) -> None:
         """Raise `ForeignProgress` if the progress topic is gone or was replaced."""
-        source = self._mandate.settings.progress
-        known_topic(self._admin, source.topic, self._mandate.progress_topic_id, pipeline=source.pipeline)
+        source = self._assignment.settings.progress
+        known_topic(self._admin, source.topic, self._assignment.progress_topic_id, pipeline=source.pipeline)
 
-    def look_at_policy(self) -> None:
+    def check_policy(self) -> None:
         """Raise `BrokerRefused` if the topic's configuration lets the broker remove progress records."""
-        require_kept(self._admin, self._mandate.settings.progress.topic)
+        require_kept(self._admin, self._assignment.settings.progress.topic)
 
     def trim(self) -> None:
         """Delete the progress records before the last one."""
-        mandate, source = self._mandate, self._mandate.settings.progress
+        assignment, source = self._assignment, self._assignment.settings.progress
         try:
-            with source.log(source.seal(mandate.secret, 0), mandate.outbox_id) as log:
+            with source.log(source.seal(assignment.secret, 0), assignment.outbox_id) as log:
                 log.last()
             if log.place is not None and log.place.appended_ms is not None:
                 self._admin.trim(source.topic, {0: log.place.offset}, log.place.appended_ms)
@@ -142,7 +142,7 @@ class TailWatch:
 
         A mark is a transaction id with a position. Once the slot is confirmed there, older transactions are published.
         """
-        settings, figures, first_xid = self._mandate.settings, self._board.figures, self._board.first_xid
+        settings, figures, first_xid = self._assignment.settings, self._board.figures, self._board.first_xid
         if first_xid is None:
             return
         with self._asking() as session:
@@ -163,7 +163,7 @@ class TailWatch:
             done = table.trim(
                 xid,
                 first_xid=first_xid,
-                keep_seconds=self._mandate.settings.keep_seconds or 0.0,
+                keep_seconds=self._assignment.settings.keep_seconds or 0.0,
                 rows=_DELETE_ROWS,
                 floor=floor,
             )
@@ -182,11 +182,11 @@ class TailWatch:
     @contextmanager
     def _asking(self) -> Iterator[PostgresSession]:
         """Give the session. After a problem it is closed, and the next check connects again."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         try:
             if self._session is None:
                 store = driver_store_of(settings, _LOOK_SECONDS)
-                self._session = store.session(f"{sessions(settings.name, self._mandate.term)}/w")
+                self._session = store.session(f"{sessions(settings.name, self._assignment.term)}/w")
             yield self._session
         except PipelineProblem:
             self.close()

@@ -1,6 +1,6 @@
-"""The tail as a workload of a service: takes over an outbox, and lets one shard on the engine publish its log.
+"""The tail as a workload of a service: takes over an outbox, and lets one shard on the engine publish its WAL.
 
-`TailTerm` is one leadership. Its mandate is sent to the shard. The shard's writes are refused once the control row has
+`TailTerm` is one leadership. Its assignment goes to the shard. The shard's writes are refused once the control row has
 a newer term, or its producer is fenced. A slot has one reader, so there is one shard.
 """
 
@@ -17,15 +17,15 @@ from thresher.delivery.names import sessions, shard_sessions
 from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.delivery.transforms import load
 from thresher.service.report import Observed
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
-from thresher.tail.leader.figures import LogBoard
+from thresher.tail.leader.figures import LatestLogFigures
 from thresher.tail.leader.metrics import WORDING
 from thresher.tail.leader.report import TailReport
 from thresher.tail.leader.take_over import driver_store_of, take_over
 from thresher.tail.leader.watch import TailWatch
-from thresher.tail.settings import POLICY, TailMandate, TailSettings
+from thresher.tail.settings import POLICY, TailAssignment, TailSettings
 
 # Time-outs for the database's answer: whether the term was restored away, and which lock a step waits for.
 _LOOK_SECONDS, _EXPLAIN_SECONDS = 10.0, 5.0
@@ -43,7 +43,7 @@ class TailWorkload:
     def __init__(self, settings: TailSettings, *, policy: Policy | None = None, hook: str | None = None) -> None:
         self.settings = settings
         self._policy, self._hook = policy or POLICY, hook
-        self._board = LogBoard()
+        self._board = LatestLogFigures()
 
     @property
     def name(self) -> str:
@@ -61,12 +61,12 @@ class TailWorkload:
             load(self.settings.transforms)
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TailTerm | None":
-        """Become the reader of the outbox' log."""
-        mandate = take_over(self.settings, term=term, wanted=wanted)
-        if mandate is None:
+        """Become the reader of the outbox' changes in the WAL."""
+        assignment = take_over(self.settings, term=term, wanted=wanted)
+        if assignment is None:
             return None
         self._board.figures = self._board.first_xid = None
-        return TailTerm(replace(mandate, hook=self._hook), self._policy, self._board)
+        return TailTerm(replace(assignment, hook=self._hook), self._policy, self._board)
 
     def report(self, observed: Observed) -> TailReport:
         """Return the tail's part of the pages."""
@@ -76,21 +76,23 @@ class TailWorkload:
 class TailTerm:
     """One leadership of a tail."""
 
-    def __init__(self, mandate: TailMandate, policy: Policy = POLICY, board: LogBoard | None = None) -> None:
-        self._mandate, self._policy, self._board = mandate, policy, board or LogBoard()
-        settings = mandate.settings
-        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
+    def __init__(
+        self, assignment: TailAssignment, policy: Policy = POLICY, board: LatestLogFigures | None = None
+    ) -> None:
+        self._assignment, self._policy, self._board = assignment, policy, board or LatestLogFigures()
+        settings = assignment.settings
+        self._held = HeldTopics(settings.name, hint=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: TailWatch | None = None
 
     @property
     def id(self) -> str:
         """The term in the control row."""
-        return self._mandate.term
+        return self._assignment.term
 
     @property
     def pipeline(self) -> Pipeline:
         """Read, transform, publish."""
-        settings, config = self._mandate.settings, {"mandate": self._mandate}
+        settings, config = self._assignment.settings, {"assignment": self._assignment}
         steps = [Step(function="thresher.tail.shard.steps:read", config=config)]
         if settings.transforms:
             transforming = {"transforms": settings.transforms, "reserved": settings.reserved}
@@ -105,11 +107,11 @@ class TailTerm:
         return {**self._held.alarms, **(watch.alarms if watch else {})}
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         """Give the checks of control row, slot and progress topic, and the clean-up."""
-        with closing(TailWatch(self._mandate, self._board)) as watch:
+        with closing(TailWatch(self._assignment, self._board)) as watch:
             self._watch = watch
-            yield watch.looks
+            yield watch.checks
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Handle an event of the shard."""
@@ -124,18 +126,18 @@ class TailTerm:
 
     def explain(self, shard: int, step: str) -> str | None:
         """Say why a step hangs: who holds the lock that the shard waits for, or which transforms run."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         if step == TRANSFORM:
             return f"of {', '.join(settings.transforms)}, one has not returned"
-        name = f"{sessions(settings.name, self._mandate.term)}/e"
+        name = f"{sessions(settings.name, self._assignment.term)}/e"
         with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
-            return held_by(session.lock_holders(shard_sessions(settings.name, self._mandate.term, shard)))
+            return held_by(session.lock_holders(shard_sessions(settings.name, self._assignment.term, shard)))
 
     def taken_back(self) -> bool:
         """Whether the term is gone since the database was restored, rather than since a newer tail took over."""
-        mandate, settings = self._mandate, self._mandate.settings
-        name = f"{sessions(settings.name, mandate.term)}/r"
+        assignment, settings = self._assignment, self._assignment.settings
+        name = f"{sessions(settings.name, assignment.term)}/r"
         with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:
             since = session.incarnation().since
             row = session.control.read(settings.name)
-        return since != mandate.since and row is not None and row.term_time < mandate.term_time
+        return since != assignment.since and row is not None and row.term_time < assignment.term_time

@@ -1,1 +1,1 @@
-"""The shard of a tail, in a worker: reads the log, publishes, settles."""
+"""The shard of a tail, in a worker: reads the WAL, publishes, settles."""

@@ -18,15 +18,15 @@ from thresher.db.postgres.store import PostgresStore
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import Handlers, Recovered
-from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.names import shard_sessions
 from thresher.delivery.progress_topic.topic import progress_limit
-from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
-from thresher.delivery.shard.lane_producer import lane_producer
 from thresher.delivery.shard.meter import Meter
+from thresher.delivery.shard.producer_factory import make_producer
 from thresher.delivery.shard.recovery import Recovery
 from thresher.delivery.shard.taking import Taking
+from thresher.delivery.shard_producer import ProgressTopic, ShardProducer
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
 from thresher.kafka.transactional import TransactionalProducer
@@ -34,10 +34,10 @@ from thresher.spark.worker.shard import Shard
 from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import TableSource
-from thresher.tail.log_stand import LogStand, Missing, judged, require_unchanged, what_to_do
+from thresher.tail.log_state import LogState, Missing, judged, require_unchanged, what_to_do
 from thresher.tail.problem import LogLost
 from thresher.tail.progress import TailBook, TailProgress, batch_rows, bounded, encode
-from thresher.tail.settings import TailMandate
+from thresher.tail.settings import TailAssignment
 from thresher.tail.shard.buffered_log import BufferedLog
 from thresher.tail.shard.settling import TailSettling
 from thresher.tail.shard.span_watch import SpanWatch
@@ -48,38 +48,38 @@ from thresher.tail.stream import LogStream
 class TailAttempt:
     """Puts the parts of one attempt together. For the task's own thread, unless a method says otherwise."""
 
-    def __init__(self, shard: Shard, mandate: TailMandate) -> None:
-        settings = mandate.settings
-        self._shard, self._mandate = shard, mandate
+    def __init__(self, shard: Shard, assignment: TailAssignment) -> None:
+        settings = assignment.settings
+        self._shard, self._assignment = shard, assignment
         store = PostgresStore(settings.dsn, settings.outbox, settings.shape)
         self._session = shard.enter(closing(store.session(self._application)))
         # A second session, for the reader's thread: a connection serves one thread at a time.
         self._reading = shard.enter(closing(store.session(self._application)))
         admin = Admin.of(settings.kafka)
-        self._crash = CrashPoints(mandate.hook, shard.index)
+        self._crash = CrashPoints(assignment.hook, shard.index)
         meter = Meter(shard, report=shard.event)
         shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
         source = settings.progress
         most_bytes = progress_limit(admin, source.topic, settings.properties)
         limits = settings.limits
         self.buffer = LogBuffer(bounded(settings.bounds, most_bytes))
-        self.buffer.cover(Coverage(noted=mandate.confirmed))
+        self.buffer.cover(Coverage(noted=assignment.confirmed))
         rows = batch_rows(limits.batch_rows, most_bytes)
-        self.ahead = ReadAhead(Ahead(most_rows=rows, most_bytes=limits.batch_bytes))
+        self.ahead = ReadAhead(ReadAheadLimits(most_rows=rows, most_bytes=limits.batch_bytes))
         self._watch = SpanWatch(
-            mandate, PostgresSlots(self._session.connection), lambda xid: shard.event("log read", first_xid=xid)
+            assignment, PostgresSlots(self._session.connection), lambda xid: shard.event("log read", first_xid=xid)
         )
         self.book = TailBook(
             buffer=self.buffer,
-            outbox_id=mandate.outbox_id,
-            term=mandate.term,
+            outbox_id=assignment.outbox_id,
+            term=assignment.term,
             timeline=lambda: self._identified()[0].timeline,
             most_bytes=most_bytes,
             span=self._watch.span,
         )
-        seal = source.seal(mandate.secret, shard.index)
+        seal = source.seal(assignment.secret, shard.index)
         progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
-        lanes = Lanes(
+        shard_producer = ShardProducer(
             self._producer,
             claimant=str(uuid.uuid4()),
             admin=admin,
@@ -87,7 +87,7 @@ class TailAttempt:
             batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
         )
         self._transactions = Transactions(
-            lanes=lanes,
+            shard_producer=shard_producer,
             admin=admin,
             progress=progress,
             observer=meter,
@@ -107,17 +107,17 @@ class TailAttempt:
             confirm=self._confirm,
         )
         self._recovery = Recovery(
-            shard, mandate.known_progress, self._session, admin, self._transactions, seal, self._crash, meter
+            shard, assignment.known_progress, self._session, admin, self._transactions, seal, self._crash, meter
         )
         # Opened by the reader's thread after recovery.
         self.stream: LogStream | None = None
-        self._stand: LogStand | None = None
-        # The system and timeline of the log, and where earlier timelines ended.
+        self._state: LogState | None = None
+        # The system and timeline of the WAL, and where earlier timelines ended.
         self._identity: tuple[SystemIdentity, list[tuple[int, int]]] | None = None
 
     @property
     def _application(self) -> str:
-        return shard_sessions(self._mandate.settings.name, self._mandate.term, self._shard.index)
+        return shard_sessions(self._assignment.settings.name, self._assignment.term, self._shard.index)
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
         """Return the handler of each effect of the protocol."""
@@ -126,7 +126,7 @@ class TailAttempt:
             self.ahead,
             batches,
             self._crash,
-            batch_seconds=self._mandate.settings.limits.batch_seconds,
+            batch_seconds=self._assignment.settings.limits.batch_seconds,
             check=self._settling.settler.check,
         )
         return {
@@ -138,13 +138,13 @@ class TailAttempt:
         }
 
     def open_source(self) -> BufferedLog:
-        """Open the stream of the log. For the reader's thread, after recovery."""
-        settings = self._mandate.settings
-        stand = self._stood()
+        """Open the stream of the WAL. For the reader's thread, after recovery."""
+        settings = self._assignment.settings
+        state = self._log_state()
         free_slot(PostgresSlots(self._reading.connection), settings.slot_name)
         source = settings.source
         if isinstance(source, TableSource):
-            source = replace(source, number=self._mandate.span.table)
+            source = replace(source, number=self._assignment.span.table)
         stream = LogStream(
             settings.dsn,
             application=self._application,
@@ -155,7 +155,7 @@ class TailAttempt:
         try:
             # While the stream is open, nobody else can advance or drop the slot.
             slot = PostgresSlots(self._reading.connection).slot(settings.slot_name)
-            confirmed = require_unchanged(stand, stream.identity, slot, self.buffer.coverage.noted)
+            confirmed = require_unchanged(state, stream.identity, slot, self.buffer.coverage.noted)
             self._watch.begin(stream, confirmed)
             self.buffer.begin_at(confirmed)
         except BaseException:
@@ -176,39 +176,39 @@ class TailAttempt:
         self._shard.gauge("lag_seconds", waits / 1_000_000)
 
     def _recovered(self, effect: Recovered) -> None:
-        mandate, settings = self._mandate, self._mandate.settings
+        assignment, settings = self._assignment, self._assignment.settings
         # Only after this term's first record: without that record, a successor would report changes as missing that an
         # operator has accepted.
-        if mandate.adopted and not self._session.control.lay_out(
-            settings.name, term=mandate.term, mode=TAIL, shards=1, progress_topic_id=mandate.progress_topic_id
+        if assignment.adopted and not self._session.control.lay_out(
+            settings.name, term=assignment.term, mode=TAIL, shards=1, progress_topic_id=assignment.progress_topic_id
         ):
             raise Superseded("a newer tail of the same name has taken over; this one ends")
         self._recovery.handlers[Recovered](effect)
 
     def _covered(self, progress: TailProgress) -> Coverage:
-        """Return the coverage of a record that recovery found. Raises `LogLost` if the log has a gap behind it."""
+        """Return the coverage of a record that recovery found. Raises `LogLost` if the WAL has a gap behind it."""
         if self.book.wrote(progress):
             return progress.coverage
-        mandate, settings, stand = self._mandate, self._mandate.settings, self._stood(progress)
+        assignment, settings, state = self._assignment, self._assignment.settings, self._log_state(progress)
         # Adoption covers what was missing before it. Once this term has a record, anything missing is new.
-        accepted = mandate.adopted and progress.origin.term != mandate.term
-        found = judged(progress.origin, progress.coverage, stand, accepted=accepted)
+        accepted = assignment.adopted and progress.origin.term != assignment.term
+        found = judged(progress.origin, progress.coverage, state, accepted=accepted)
         if isinstance(found, Missing):
             row = self._session.control.read(settings.name)
-            if row is None or row.term != mandate.term:
+            if row is None or row.term != assignment.term:
                 # The newer tail may have confirmed the slot further than this attempt knows: not a loss.
                 raise Superseded("a newer tail of the same name has taken over; this one ends")
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"committed rows may be missing: {found.why}. {what}")
         if not accepted:
-            self._watch.go_on(progress.span, stand)
+            self._watch.go_on(progress.span, state)
         return found
 
-    def _stood(self, progress: TailProgress | None = None) -> LogStand:
-        """Return the state of the log before it is read. Raises `LogLost` if the slot is gone."""
-        if self._stand is not None:
-            return self._stand
-        settings = self._mandate.settings
+    def _log_state(self, progress: TailProgress | None = None) -> LogState:
+        """Return the state of the WAL before it is read. Raises `LogLost` if the slot is gone."""
+        if self._state is not None:
+            return self._state
+        settings = self._assignment.settings
         slots = PostgresSlots(self._session.connection)
         # In this order: a change of the publication after the first query is noticed.
         published = slots.published(settings.publication_name, settings.table)
@@ -221,7 +221,7 @@ class TailAttempt:
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"{error}. {what}") from error
         now, left = self._identified()
-        self._stand = LogStand(
+        self._state = LogState(
             system_id=now.system_id,
             timeline=now.timeline,
             end=now.position,
@@ -229,11 +229,11 @@ class TailAttempt:
             confirmed=slot.confirmed or 0,
             published=published,
         )
-        return self._stand
+        return self._state
 
     def _identified(self) -> tuple[SystemIdentity, list[tuple[int, int]]]:
         if self._identity is None:
-            with closing(ReplicationConnection(self._mandate.settings.dsn, self._application)) as connection:
+            with closing(ReplicationConnection(self._assignment.settings.dsn, self._application)) as connection:
                 now = connection.identify()
                 left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
             self._identity = now, left
@@ -246,7 +246,7 @@ class TailAttempt:
             self.stream.confirm(lsn)
 
     def _set_aside_with(self, session: object) -> Callable[[Sequence[DeadChange], Callable[[], None]], None]:
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         in_table = isinstance(settings.source, TableSource)
         connection = session.connection  # type: ignore[attr-defined]
         writer = DeadChanges(connection, settings.outbox, settings.shape, in_table=in_table)
@@ -256,12 +256,12 @@ class TailAttempt:
 
         return write
 
-    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
-        settings = self._mandate.settings
-        return lane_producer(
+    def _producer(self, id_index: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+        settings = self._assignment.settings
+        return make_producer(
             settings.group,
             self._shard.index,
-            lane,
+            id_index,
             {**settings.properties, **more},
             factory=settings.producer_factory,
             brief=brief,

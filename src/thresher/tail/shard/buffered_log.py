@@ -1,4 +1,4 @@
-"""A tail's `RowSource`: reads the log into the buffer, and returns rows from the buffer.
+"""A tail's `RowSource`: reads the WAL into the buffer, and returns rows from the buffer.
 
 Dead changes that the last record names are written to the dead table here when the server sends them again. No row is
 returned before that.
@@ -62,7 +62,7 @@ class BufferedLog:
                 return
             if dead := self._buffer.add(chunk):
                 self._set_aside(dead)
-            self._buffer.paid()
+            self._buffer.dead_written()
             if not chunk.rows:
                 return
             rows -= len(chunk.rows)

@@ -1,4 +1,4 @@
-"""Checks that the publication leaves out no insert, and knows since which transaction the log has no gap.
+"""Checks that the publication leaves out no insert, and knows since which transaction the WAL has no gap.
 
 Before the slot is confirmed at a position that was read, publication and table are compared with those of the
 take-over. So for every confirmed position it holds that the publication left out no insert before it.
@@ -8,36 +8,36 @@ from collections.abc import Callable
 
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.tail.log_span import LogSpan, behind_mark, changed, goes_on, since_mark
-from thresher.tail.log_stand import LogStand, not_published
+from thresher.tail.log_state import LogState, not_published
 from thresher.tail.problem import LogLost
-from thresher.tail.settings import TailMandate
+from thresher.tail.settings import TailAssignment
 from thresher.tail.stream import LogStream
 
 
 class SpanWatch:
     """The span of one attempt. `tell` is called with the first transaction id whenever that changes."""
 
-    def __init__(self, mandate: TailMandate, slots: PostgresSlots, tell: Callable[[int], None]) -> None:
-        self._mandate, self._slots, self._tell = mandate, slots, tell
-        self._span = mandate.span
+    def __init__(self, assignment: TailAssignment, slots: PostgresSlots, tell: Callable[[int], None]) -> None:
+        self._assignment, self._slots, self._tell = assignment, slots, tell
+        self._span = assignment.span
         self._stream: LogStream | None = None
         self._confirmed = 0
         self._told: int | None = None
 
-    def go_on(self, recorded: LogSpan, stand: LogStand) -> None:
+    def go_on(self, recorded: LogSpan, state: LogState) -> None:
         """Continue a record's span. Raises `LogLost` if the publication may have left out inserts since the record."""
-        if changed(recorded, stand.published):
+        if changed(recorded, state.published):
             # The record may note a position for which the publication was not compared yet; the slot cannot be there.
-            raise self._lost(stand.confirmed)
-        self._span = goes_on(recorded, self._mandate.span)
+            raise self._lost(state.confirmed)
+        self._span = goes_on(recorded, self._assignment.span)
 
     def begin(self, stream: LogStream, confirmed: int) -> None:
         """Set the stream that is read, and the confirmed position of its slot."""
         self._stream, self._confirmed = stream, confirmed
 
     def span(self) -> LogSpan:
-        """Return the span for the next record: that of the record before, extended back by a mark in the log."""
-        taken_over = self._mandate.span
+        """Return the span for the next record: that of the record before, extended back by a mark in the WAL."""
+        taken_over = self._assignment.span
         marked = None if self._stream is None else self._stream.marked_xid(taken_over.published)
         if marked is None:
             return self._span
@@ -45,10 +45,10 @@ class SpanWatch:
 
     def require_published(self, lsn: int) -> None:
         """Raise `LogLost` if the publication may have left out inserts before this position. Queries the catalog."""
-        settings = self._mandate.settings
+        settings = self._assignment.settings
         if settings.table is not None:
             now = self._slots.published(settings.publication_name, settings.table)
-            if now != self._mandate.span.published:
+            if now != self._assignment.span.published:
                 raise self._lost(self._confirmed)
         self._confirmed = max(self._confirmed, lsn)
         first = self.span().first_xid
@@ -57,4 +57,4 @@ class SpanWatch:
             self._told = first
 
     def _lost(self, confirmed: int) -> LogLost:
-        return LogLost(not_published(confirmed, self._mandate.settings.source, self._mandate.settings.name))
+        return LogLost(not_published(confirmed, self._assignment.settings.source, self._assignment.settings.name))

@@ -1,6 +1,6 @@
 """The first and last step of a tail's pipeline, `read` and `publish`, which the engine runs in a Spark Python worker.
 
-`publish` pulls batches from `read`, and recovers first. So the log is not read before `init_transactions`.
+`publish` pulls batches from `read`, and recovers first. So the WAL is not read before `init_transactions`.
 """
 
 import gc
@@ -17,22 +17,22 @@ from thresher.delivery.shard.running import run
 from thresher.delivery.stored_rows import StoredBatch
 from thresher.spark.worker.shard import Shard
 from thresher.tail.protocol import protocol
-from thresher.tail.settings import TailMandate
+from thresher.tail.settings import TailAssignment
 from thresher.tail.shard.attempt import TailAttempt
 
 _LOOK_SECONDS = 0.05
 
 
-def attempt_of(shard: Shard, mandate: TailMandate) -> TailAttempt:
+def attempt_of(shard: Shard, assignment: TailAssignment) -> TailAttempt:
     """Return the attempt, which `read` and `publish` share."""
-    return shard.share(TailAttempt, lambda: TailAttempt(shard, mandate))
+    return shard.share(TailAttempt, lambda: TailAttempt(shard, assignment))
 
 
 def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatch | NothingYet]:
     """Yield the batches that are read ahead. `publish` has recovered before it asks for the first."""
-    mandate: TailMandate = config["mandate"]
-    attempt = attempt_of(shard, mandate)
-    reserved = mandate.settings.reserved
+    assignment: TailAssignment = config["assignment"]
+    attempt = attempt_of(shard, assignment)
+    reserved = assignment.settings.reserved
 
     def convert(stored: StoredBatch) -> Batch:
         # A row that was sent to the progress topic would be read as progress, and break every later recovery.
@@ -42,9 +42,9 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
         attempt.ahead,
         attempt.open_source,
         poll_seconds=0.0,
-        convert=None if mandate.settings.transforms else convert,
+        convert=None if assignment.settings.transforms else convert,
         step=shard.step("read"),
-        # No wait between reads: a read itself waits for the log.
+        # No wait between reads: a read itself waits for the WAL.
         waits=every(0.0),
     )
     with closing(prefetch):
@@ -56,14 +56,14 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
 @counting_errors
 def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | NothingYet]) -> None:
     """Run the protocol until there are no more batches, or until an error."""
-    mandate: TailMandate = config["mandate"]
-    settings = mandate.settings
+    assignment: TailAssignment = config["assignment"]
+    settings = assignment.settings
     # Rows are many and short-lived, and have no reference cycles: frequent garbage collection would be wasted work.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     with shard.step("connect"):
-        attempt = attempt_of(shard, mandate)
-    me = ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index)
+        attempt = attempt_of(shard, assignment)
+    me = ShardIdentity(outbox_id=assignment.outbox_id, term=assignment.term, shard=shard.index)
     rules = Rules(
         poison=settings.poison, grace_seconds=settings.limits.grace_seconds, merging=bool(settings.transforms)
     )

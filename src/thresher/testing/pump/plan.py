@@ -47,7 +47,7 @@ class Plan:
     share all keys. With several `topics` (`<topic>-0`, `<topic>-1`, …), each key has one of them.
     `varied` is the share of rows without a key, and also that of rows with more headers, with a partition (the first),
     and with a timestamp; a row may have several of these. Timestamps are within the minute before `started`; without
-    `started`, no row has one. With `via="log"` messages go only into Postgres' log, which `slot` retains.
+    `started`, no row has one. With `via="log"` messages go only into Postgres' WAL, which `slot` retains.
     """
 
     dsn: str = field(repr=False)

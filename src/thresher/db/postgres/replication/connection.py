@@ -146,7 +146,7 @@ class ReplicationConnection:
         with explained():
             result = self._pgconn.get_result()
         if result is None or result.status not in {ExecStatus.FATAL_ERROR, ExecStatus.NONFATAL_ERROR}:
-            return DatabaseLost("the database ended the stream of the log: it is shutting down, or somebody told it to")
+            return DatabaseLost("the database ended the stream of the WAL: it is shutting down, or somebody told it to")
         return _explain(result)
 
 
@@ -166,7 +166,7 @@ def _explain(result: PGresult) -> PipelineProblem:
     if state == _UNDEFINED:
         # Up to Postgres 17: the slot's WAL begins before the publication was created, and cannot be decoded there.
         return SlotUnusable(
-            f"the stream of the log ended: {text}. The publication was dropped, or created again after the slot, so "
+            f"the stream of the WAL ended: {text}. The publication was dropped, or created again after the slot, so "
             "earlier commits cannot be read. Run 'thresher tail slot drop', 'thresher tail slot create' and "
             "'thresher adopt NAME'; rows that are still in a table can be inserted again"
         )

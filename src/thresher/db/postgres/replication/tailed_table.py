@@ -71,7 +71,7 @@ class TailedTable:
             deadline = time.monotonic() + _FLUSH_SECONDS
             while lsn_number(self._one("tail_log_end")[1]) < end:
                 if time.monotonic() > deadline:
-                    raise DatabaseLost("the end of the log did not get to the disk in time: try again")
+                    raise DatabaseLost("the end of the WAL did not get to the disk in time: try again")
                 time.sleep(_LOOK_SECONDS)
             yield end
 

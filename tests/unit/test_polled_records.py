@@ -1,6 +1,6 @@
 """Polled records are cut into batches, and offsets never pass a record of our queue that is in no batch."""
 
-from thresher.queue.hand_off.intake import Batch, Intake, Span
+from thresher.queue.hand_off.polled_records import Batch, PolledRecords, Span
 from thresher.queue.wire.marker import MessageId
 from thresher.queue.wire.record import Record
 
@@ -12,11 +12,11 @@ def record(partition: int, offset: int, size: int = 1) -> Record:
     )
 
 
-def intake_of(*partitions: int, offset: int = 0, most_skipped: int = 10, most_bytes: int = 1_000) -> Intake:
-    intake = Intake(most_skipped=most_skipped, most_bytes=most_bytes)
+def intake_of(*partitions: int, offset: int = 0, most_skipped: int = 10, most_bytes: int = 1_000) -> PolledRecords:
+    polled = PolledRecords(most_skipped=most_skipped, most_bytes=most_bytes)
     for partition in partitions:
-        intake.give(partition, offset)
-    return intake
+        polled.give(partition, offset)
+    return polled
 
 
 def places(batch: Batch | None) -> list[MessageId]:
@@ -25,54 +25,54 @@ def places(batch: Batch | None) -> list[MessageId]:
 
 
 def test_a_batch_passes_its_records_and_interleaved_others() -> None:
-    intake = intake_of(0)
-    intake.add(record(0, 0))
-    intake.skip(0, 1)
-    intake.add(record(0, 2))
-    intake.skip(0, 3)
-    batch = intake.cut(10)
+    polled = intake_of(0)
+    polled.add(record(0, 0))
+    polled.skip(0, 1)
+    polled.add(record(0, 2))
+    polled.skip(0, 3)
+    batch = polled.cut(10)
     assert places(batch) == [(0, 0), (0, 2)]
     assert batch is not None
     assert batch.spans == {0: Span(0, 4)}
 
 
 def test_an_offset_stops_before_a_waiting_record() -> None:
-    intake = intake_of(0)
+    polled = intake_of(0)
     for offset in (2, 5, 9):
-        intake.add(record(0, offset))
-    first = intake.cut(2)
+        polled.add(record(0, offset))
+    first = polled.cut(2)
     assert first == Batch(records=(record(0, 2), record(0, 5)), spans={0: Span(0, 9)})
     assert first is not None
-    intake.passed(first)
-    assert intake.cut(2) == Batch(records=(record(0, 9),), spans={0: Span(9, 10)})
+    polled.passed(first)
+    assert polled.cut(2) == Batch(records=(record(0, 9),), spans={0: Span(9, 10)})
 
 
 def test_a_passed_batch_is_not_passed_again() -> None:
-    intake = intake_of(0, 1)
-    intake.add(record(0, 0))
-    batch = intake.cut(1)
+    polled = intake_of(0, 1)
+    polled.add(record(0, 0))
+    batch = polled.cut(1)
     assert batch is not None
-    intake.passed(batch)
-    intake.add(record(1, 0))
-    again = intake.cut(1)
+    polled.passed(batch)
+    polled.add(record(1, 0))
+    again = polled.cut(1)
     assert again is not None
     assert again.spans == {1: Span(0, 1)}
 
 
 def test_a_batch_stays_within_its_byte_limit() -> None:
-    intake = intake_of(0, most_bytes=5)
+    polled = intake_of(0, most_bytes=5)
     for offset in range(4):
-        intake.add(record(0, offset, size=2))
-    assert places(intake.cut(10)) == [(0, 0), (0, 1)]
-    assert len(intake) == 2
+        polled.add(record(0, offset, size=2))
+    assert places(polled.cut(10)) == [(0, 0), (0, 1)]
+    assert len(polled) == 2
 
 
 def test_a_record_larger_than_a_batch_goes_alone() -> None:
-    intake = intake_of(0, most_bytes=5)
-    intake.add(record(0, 0, size=100))
-    intake.add(record(0, 1))
-    assert places(intake.cut(10)) == [(0, 0)]
-    assert places(intake.cut(10)) == [(0, 1)]
+    polled = intake_of(0, most_bytes=5)
+    polled.add(record(0, 0, size=100))
+    polled.add(record(0, 1))
+    assert places(polled.cut(10)) == [(0, 0)]
+    assert places(polled.cut(10)) == [(0, 1)]
 
 
 def test_an_empty_poll_makes_no_batch() -> None:
@@ -80,111 +80,111 @@ def test_an_empty_poll_makes_no_batch() -> None:
 
 
 def test_other_queues_records_are_passed_once_there_are_enough() -> None:
-    intake = intake_of(0, 1, most_skipped=3)
-    intake.skip(0, 0)
-    intake.skip(1, 0)
-    assert intake.cut(10) is None
-    intake.skip(1, 1)
-    batch = intake.cut(10)
+    polled = intake_of(0, 1, most_skipped=3)
+    polled.skip(0, 0)
+    polled.skip(1, 0)
+    assert polled.cut(10) is None
+    polled.skip(1, 1)
+    batch = polled.cut(10)
     assert batch == Batch(records=(), spans={0: Span(0, 1), 1: Span(0, 2)})
     assert batch is not None
-    intake.passed(batch)
-    assert intake.cut(10, pass_skipped=True) is None
+    polled.passed(batch)
+    assert polled.cut(10, pass_skipped=True) is None
 
 
 def test_other_queues_records_are_passed_on_request() -> None:
-    intake = intake_of(0)
-    intake.skip(0, 0)
-    assert intake.cut(10, pass_skipped=True) == Batch(records=(), spans={0: Span(0, 1)})
+    polled = intake_of(0)
+    polled.skip(0, 0)
+    assert polled.cut(10, pass_skipped=True) == Batch(records=(), spans={0: Span(0, 1)})
 
 
 def test_records_behind_a_waiting_one_are_not_passed() -> None:
-    intake = intake_of(0, most_skipped=1)
-    intake.add(record(0, 0))
-    intake.skip(0, 1)
-    assert intake.cut(0, pass_skipped=True) is None
-    assert intake.skipped == 1
+    polled = intake_of(0, most_skipped=1)
+    polled.add(record(0, 0))
+    polled.skip(0, 1)
+    assert polled.cut(0, pass_skipped=True) is None
+    assert polled.skipped == 1
 
 
 def test_a_revoked_partition_is_forgotten_with_its_records() -> None:
-    intake = intake_of(0, 1)
+    polled = intake_of(0, 1)
     for partition in (0, 1):
-        intake.add(record(partition, 0))
-        intake.skip(partition, 1)
-    intake.forget([0])
-    assert intake.partitions == {1}
-    assert intake.cut(10) == Batch(records=(record(1, 0),), spans={1: Span(0, 2)})
+        polled.add(record(partition, 0))
+        polled.skip(partition, 1)
+    polled.forget([0])
+    assert polled.partitions == {1}
+    assert polled.cut(10) == Batch(records=(record(1, 0),), spans={1: Span(0, 2)})
 
 
 def test_forgetting_all_leaves_nothing_to_pass() -> None:
-    intake = intake_of(0, most_skipped=1)
-    intake.add(record(0, 0))
-    intake.skip(0, 1)
-    intake.forget()
-    intake.give(0, 0)
-    assert intake.cut(10, pass_skipped=True) is None
-    assert intake.skipped == 0
+    polled = intake_of(0, most_skipped=1)
+    polled.add(record(0, 0))
+    polled.skip(0, 1)
+    polled.forget()
+    polled.give(0, 0)
+    assert polled.cut(10, pass_skipped=True) is None
+    assert polled.skipped == 0
 
 
 def test_records_of_a_forgotten_partition_are_left_out() -> None:
-    intake = intake_of(0)
-    intake.forget()
-    intake.add(record(0, 0))
-    intake.skip(0, 1)
-    assert len(intake) == 0
-    assert intake.skipped == 0
+    polled = intake_of(0)
+    polled.forget()
+    polled.add(record(0, 0))
+    polled.skip(0, 1)
+    assert len(polled) == 0
+    assert polled.skipped == 0
 
 
 def test_a_repeated_record_is_left_out() -> None:
-    intake = intake_of(0)
-    intake.add(record(0, 3))
-    intake.add(record(0, 3))
-    intake.add(record(0, 2))
-    intake.skip(0, 1)
-    assert places(intake.cut(10)) == [(0, 3)]
+    polled = intake_of(0)
+    polled.add(record(0, 3))
+    polled.add(record(0, 3))
+    polled.add(record(0, 2))
+    polled.skip(0, 1)
+    assert places(polled.cut(10)) == [(0, 3)]
 
 
 def test_a_batch_of_a_forgotten_partition_passes_nothing() -> None:
-    intake = intake_of(0)
-    intake.add(record(0, 0))
-    batch = intake.cut(1)
+    polled = intake_of(0)
+    polled.add(record(0, 0))
+    batch = polled.cut(1)
     assert batch is not None
-    intake.forget()
-    intake.passed(batch)
-    assert intake.partitions == frozenset()
+    polled.forget()
+    polled.passed(batch)
+    assert polled.partitions == frozenset()
 
 
 def test_an_old_batch_never_moves_an_offset_back() -> None:
-    intake = intake_of(0)
-    intake.add(record(0, 0))
-    batch = intake.cut(1)
+    polled = intake_of(0)
+    polled.add(record(0, 0))
+    batch = polled.cut(1)
     assert batch is not None
-    intake.forget()
-    intake.give(0, 7)
-    intake.passed(batch)
-    intake.add(record(0, 7))
-    again = intake.cut(1)
+    polled.forget()
+    polled.give(0, 7)
+    polled.passed(batch)
+    polled.add(record(0, 7))
+    again = polled.cut(1)
     assert again is not None
     assert again.spans == {0: Span(7, 8)}
 
 
 def test_a_span_begins_at_an_offset_below_the_log() -> None:
-    intake = Intake(most_skipped=10, most_bytes=100)
-    intake.give(0, 5)
-    intake.move(0, 20)
-    assert intake.position(0) == 20
-    intake.add(record(0, 21))
-    batch = intake.cut(1)
+    polled = PolledRecords(most_skipped=10, most_bytes=100)
+    polled.give(0, 5)
+    polled.move(0, 20)
+    assert polled.position(0) == 20
+    polled.add(record(0, 21))
+    batch = polled.cut(1)
     assert batch is not None
     assert batch.spans == {0: Span(5, 22)}
 
 
 def test_reading_continues_after_records_removed_by_retention() -> None:
-    intake = intake_of(0)
-    intake.move(0, 30)
-    assert intake.position(0) == 30
-    intake.add(record(0, 29))
-    assert len(intake) == 0
+    polled = intake_of(0)
+    polled.move(0, 30)
+    assert polled.position(0) == 30
+    polled.add(record(0, 29))
+    assert len(polled) == 0
 
 
 # Halves

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 
-class SideWork(Protocol):
+class BackgroundWork(Protocol):
     """Work in a thread of its own. A failure is reported, and does not end the relay. Safe from any thread."""
 
     def during(self, application: str) -> AbstractContextManager[None]:

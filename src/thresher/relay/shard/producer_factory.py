@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from thresher.db.shape import Shape
-from thresher.delivery.shard import lane_producer as lanes
+from thresher.delivery.shard import producer_factory
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.relay.settings import Settings
 
@@ -11,9 +11,11 @@ from thresher.relay.settings import Settings
 _SHAPE_DEFAULTS: dict[Shape, dict[str, object]] = {Shape.DEIMOS: {"partitioner": "consistent_random"}}
 
 
-def lane_producer(
-    settings: Settings, number: int, lane: int, more: Mapping[str, object], *, brief: bool = False
+def make_producer(
+    settings: Settings, number: int, id_index: int, more: Mapping[str, object], *, brief: bool = False
 ) -> TransactionalProducer:
-    """Return the producer of a lane of a shard or a slot, not initialised. A `brief` one has short time-outs."""
+    """Return the producer of an id of a shard or a slot, not initialised. A `brief` one has short time-outs."""
     properties = {**_SHAPE_DEFAULTS.get(settings.shape, {}), **settings.kafka, **settings.producer, **more}
-    return lanes.lane_producer(settings.name, number, lane, properties, factory=settings.producer_factory, brief=brief)
+    return producer_factory.make_producer(
+        settings.name, number, id_index, properties, factory=settings.producer_factory, brief=brief
+    )

@@ -13,7 +13,7 @@ StepKey = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
+class HangingStep:
     """A step that has run for too long, and the reason if it is known."""
 
     shard: int
@@ -31,35 +31,35 @@ class Stall:
         return f"step {self.step!r} of shard {self.shard} has not ended for {self.seconds:.0f} s: {known}"
 
 
-def stalls_of(
+def hanging_steps_of(
     shards: Iterable[ShardSnapshot], after_seconds: float, reasons: Mapping[StepKey, str] | None = None
-) -> tuple[Stall, ...]:
+) -> tuple[HangingStep, ...]:
     """Return the steps that have run for `after_seconds`, with their known reasons, the oldest step first."""
     known = reasons or {}
     found = [
-        Stall(shard=each.shard, step=step, seconds=round(seconds, 1), why=known.get((each.shard, step)))
+        HangingStep(shard=each.shard, step=step, seconds=round(seconds, 1), why=known.get((each.shard, step)))
         for each in shards
         for step, seconds in each.steps.items()
         if seconds >= after_seconds
     ]
-    return tuple(sorted(found, key=lambda stall: -stall.seconds))
+    return tuple(sorted(found, key=lambda step: -step.seconds))
 
 
 @dataclass(frozen=True, slots=True)
-class ToldStalls:
+class LoggedSteps:
     """The hanging steps that were logged, and when each was logged last."""
 
     at: Mapping[StepKey, float] = field(default_factory=dict)
 
-    def due(self, stalls: Sequence[Stall], now: float) -> list[Stall]:
+    def due(self, hanging: Sequence[HangingStep], now: float) -> list[HangingStep]:
         """Return the steps to log now: new ones, and steps that still hang a minute after the last time."""
-        return [each for each in stalls if now - self.at.get(each.key, float("-inf")) >= _AGAIN_SECONDS]
+        return [each for each in hanging if now - self.at.get(each.key, float("-inf")) >= _AGAIN_SECONDS]
 
-    def ended(self, stalls: Sequence[Stall]) -> list[StepKey]:
+    def ended(self, hanging: Sequence[HangingStep]) -> list[StepKey]:
         """Return the logged steps that do not hang any more."""
-        return sorted(self.at.keys() - {each.key for each in stalls})
+        return sorted(self.at.keys() - {each.key for each in hanging})
 
-    def told(self, stalls: Sequence[Stall], due: Sequence[Stall], now: float) -> "ToldStalls":
+    def logged(self, hanging: Sequence[HangingStep], due: Sequence[HangingStep], now: float) -> "LoggedSteps":
         """Return the state after the steps in `due` were logged."""
-        at = {each.key: self.at[each.key] for each in stalls if each.key in self.at}
-        return ToldStalls({**at, **{each.key: now for each in due}})
+        at = {each.key: self.at[each.key] for each in hanging if each.key in self.at}
+        return LoggedSteps({**at, **{each.key: now for each in due}})

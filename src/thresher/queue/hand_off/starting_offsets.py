@@ -23,7 +23,7 @@ _ANSWER_SECONDS = 10.0
 CommitFirst = Callable[[Mapping[int, int]], None]
 
 
-class Placing:
+class StartingOffsets:
     """Finds the starting offsets for one consumer's memberships. For one thread."""
 
     def __init__(self, queue: bytes, group: str, config: QueueConfig, producer: SharedProducer) -> None:
@@ -39,7 +39,7 @@ class Placing:
         """
         config = self._config
         try:
-            self._admin.greet()
+            self._admin.require_answer()
             await_topics(
                 self._admin, [config.message_topic, config.marker_topic, config.queues_topic, config.dead_topic]
             )

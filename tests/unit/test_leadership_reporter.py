@@ -7,7 +7,7 @@ import pytest
 
 from thresher.election.leadership import Acquired, Fenced, Refreshed, Revoked
 from thresher.service.events.event import Event, LeaderAcquired, LeaderFenced, LeaderRefreshed, LeaderRevoked
-from thresher.service.events.leadership_news import LeadershipNews
+from thresher.service.events.leadership_reporter import LeadershipReporter
 
 ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
 
@@ -26,12 +26,12 @@ def listening() -> Listening:
 
 
 @pytest.fixture
-def news(listening: Any) -> LeadershipNews:
-    return LeadershipNews("orders", listening)
+def news(listening: Any) -> LeadershipReporter:
+    return LeadershipReporter("orders", listening)
 
 
 def test_a_change_is_announced_when_it_has_happened(
-    news: LeadershipNews, listening: Listening, caplog: pytest.LogCaptureFixture
+    news: LeadershipReporter, listening: Listening, caplog: pytest.LogCaptureFixture
 ) -> None:
     news.decided(Fenced(reason="late"))
     assert "lost: late" in caplog.text
@@ -40,13 +40,13 @@ def test_a_change_is_announced_when_it_has_happened(
     assert listening.events == [LeaderFenced(reason="late")]
 
 
-def test_each_change_has_its_event(news: LeadershipNews, listening: Listening) -> None:
+def test_each_change_has_its_event(news: LeadershipReporter, listening: Listening) -> None:
     for change in (Acquired(leader_id=ONE), Refreshed(leader_id=TWO), Revoked()):
         news.followed(change)
     assert listening.events == [LeaderAcquired(leader_id=ONE), LeaderRefreshed(leader_id=TWO), LeaderRevoked()]
 
 
-def test_only_the_superseded_leadership_is_reported_as_fenced(news: LeadershipNews, listening: Listening) -> None:
+def test_only_the_superseded_leadership_is_reported_as_fenced(news: LeadershipReporter, listening: Listening) -> None:
     news.superseded = "a newer one has taken over"
     news.followed(Refreshed(leader_id=ONE))
     news.followed(Revoked())
@@ -56,7 +56,7 @@ def test_only_the_superseded_leadership_is_reported_as_fenced(news: LeadershipNe
     assert listening.events[-1] == LeaderRevoked()
 
 
-def test_a_standby_says_once_who_leads(news: LeadershipNews, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_standby_says_once_who_leads(news: LeadershipReporter, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for leader in (None, "process 7 on a", "process 7 on a", "process 8 on b"):
         news.standing_by(leader)

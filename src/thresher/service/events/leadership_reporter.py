@@ -13,7 +13,7 @@ from thresher.service.events.event import Event, LeaderAcquired, LeaderFenced, L
 logger = logging.getLogger(__name__)
 
 
-class LeadershipNews:
+class LeadershipReporter:
     """Reports for one process. For the service's own thread."""
 
     def __init__(self, name: str, announcer: Announcer) -> None:

@@ -27,7 +27,7 @@ _WITHOUT_KEY = frozenset({"producer_factory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class CheckedSettings:
     """The checked settings of a program, in the types that a relay uses."""
 
     settings: Settings
@@ -74,13 +74,13 @@ def election_of(form: RelayForm) -> ElectionSettings:
     )
 
 
-def judge(
+def check_settings(
     settings: Settings,
     election: ElectionSettings | Leadership | str | None = None,
     *,
     metrics_seconds: float = 5.0,
     step_down_seconds: float = STEP_DOWN_SECONDS,
-) -> Judged:
+) -> CheckedSettings:
     """Return the checked settings of a program. Raises `ConfigurationInvalid` with every problem."""
     asked = _asked(election)
     by_locks = settings.coordination == Coordination.TOPIC_LOCK
@@ -101,7 +101,7 @@ def judge(
     if isinstance(asked, ElectionSettings):
         taken = {"kind" if key == "election" else key: getattr(form, key) for key in of_election}
         asked = replace(asked, grace_seconds=grace, **taken)
-    return Judged(
+    return CheckedSettings(
         settings=_with_what_no_file_holds(settings_of(form), settings),
         election=asked,
         metrics_seconds=form.metrics_seconds,
@@ -156,16 +156,16 @@ def _is_dotted(outbox: object) -> bool:
     return isinstance(outbox, str) and "." in outbox
 
 
-def _with_what_no_file_holds(judged: Settings, settings: Settings) -> Settings:
+def _with_what_no_file_holds(checked: Settings, settings: Settings) -> Settings:
     """Return the checked settings, with functions among the clients' properties and the producer factory added."""
     functions = {
         section: {name: value for name, value in getattr(settings, section).items() if not _fits_a_file(value)}
         for section in _OF_KAFKA
     }
-    producer = judged.producer if settings.producer_factory is None else settings.producer
+    producer = checked.producer if settings.producer_factory is None else settings.producer
     return replace(
-        judged,
-        kafka={**judged.kafka, **functions["kafka"]},
+        checked,
+        kafka={**checked.kafka, **functions["kafka"]},
         producer={**producer, **functions["producer"]},
         producer_factory=settings.producer_factory,
     )

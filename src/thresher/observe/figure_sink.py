@@ -6,14 +6,14 @@ from typing import Protocol
 Number = int | float
 
 
-class Counts(Protocol):
+class CountSink(Protocol):
     """Takes counts by name. The reporter does not know how they are shown."""
 
     def count(self, name: str, amount: Number = 1) -> None:
         """Add to a figure that only grows."""
 
 
-class Tally(Counts, Protocol):
+class FigureSink(CountSink, Protocol):
     """Takes counts and gauges."""
 
     def gauge(self, name: str, value: Number) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.service.ledger import Ledger
+from thresher.service.process_counts import ProcessCounts
 from thresher.spark.driver.snapshot import EngineState, ShardSnapshot, Snapshot
 from thresher.spark.driver.supervision import Phase
 
@@ -26,53 +26,53 @@ def snapshot(*counts: dict[str, Any], restarts: int = 0) -> Snapshot:
     )  # fmt: skip
 
 
-def relayed(ledger: Ledger) -> list[float]:
-    return [counts["relayed"] for _, counts in sorted(ledger.shards().items())]
+def relayed(process_counts: ProcessCounts) -> list[float]:
+    return [counts["relayed"] for _, counts in sorted(process_counts.shards().items())]
 
 
 def test_a_new_leadership_counts_on_where_the_last_one_ended() -> None:
-    ledger = Ledger()
+    process_counts = ProcessCounts()
     now = snapshot({"relayed": 5}, {"relayed": 7}, restarts=2)
-    ledger.follow(lambda: now)
+    process_counts.follow(lambda: now)
     now = snapshot({"relayed": 6}, {"relayed": 7}, restarts=3)
-    ledger.close()
-    assert relayed(ledger) == [6, 7]
-    ledger.follow(lambda: snapshot({"relayed": 1}, {"relayed": 0}, restarts=1))
-    assert relayed(ledger) == [7, 7]
-    assert [counts["restarts"] for counts in ledger.shards().values()] == [4, 4]
+    process_counts.close()
+    assert relayed(process_counts) == [6, 7]
+    process_counts.follow(lambda: snapshot({"relayed": 1}, {"relayed": 0}, restarts=1))
+    assert relayed(process_counts) == [7, 7]
+    assert [counts["restarts"] for counts in process_counts.shards().values()] == [4, 4]
     # A second close counts nothing twice.
-    ledger.close()
-    ledger.close()
-    assert relayed(ledger) == [7, 7]
+    process_counts.close()
+    process_counts.close()
+    assert relayed(process_counts) == [7, 7]
 
 
 def test_a_leadership_that_follows_without_a_close_is_added_too() -> None:
-    ledger = Ledger()
-    ledger.follow(lambda: snapshot({"relayed": 5}))
-    ledger.follow(lambda: snapshot({"relayed": 1}))
-    assert relayed(ledger) == [6]
+    process_counts = ProcessCounts()
+    process_counts.follow(lambda: snapshot({"relayed": 5}))
+    process_counts.follow(lambda: snapshot({"relayed": 1}))
+    assert relayed(process_counts) == [6]
 
 
 @given(st.lists(st.lists(st.integers(0, 100), min_size=1, max_size=5), max_size=6))
 def test_no_figure_goes_back(leaderships: list[list[int]]) -> None:
-    ledger = Ledger()
+    process_counts = ProcessCounts()
     shown = [0.0]
     for steps in leaderships:
         now = [0]
-        ledger.follow(lambda now=now: snapshot({"relayed": now[0]}))  # type: ignore[misc]
+        process_counts.follow(lambda now=now: snapshot({"relayed": now[0]}))  # type: ignore[misc]
         for step in steps:
             now[0] += step
-            shown.extend(relayed(ledger))
-        ledger.close()
-        shown.extend(relayed(ledger))
+            shown.extend(relayed(process_counts))
+        process_counts.close()
+        shown.extend(relayed(process_counts))
     assert shown == sorted(shown)
     assert shown[-1] == sum(map(sum, leaderships))
 
 
 def test_the_driver_counts_too() -> None:
-    ledger = Ledger()
-    ledger.count("takeovers")
-    ledger.count("errors.database_lost", 2)
-    ledger.count("takeovers")
-    assert ledger.driver() == {"takeovers": 2, "errors.database_lost": 2}
-    assert ledger.shards() == {}
+    process_counts = ProcessCounts()
+    process_counts.count("takeovers")
+    process_counts.count("errors.database_lost", 2)
+    process_counts.count("takeovers")
+    assert process_counts.driver() == {"takeovers": 2, "errors.database_lost": 2}
+    assert process_counts.shards() == {}

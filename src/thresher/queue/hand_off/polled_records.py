@@ -61,7 +61,7 @@ class _Partition:
     ours: deque[int] = field(default_factory=deque)
 
 
-class Intake:
+class PolledRecords:
     """The polled records of one member. For one thread."""
 
     def __init__(self, *, most_skipped: int, most_bytes: int) -> None:

@@ -15,7 +15,7 @@ _FORGOTTEN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RefusalGrace:
     """The recent refusals of a competitor. Times are monotonic."""
 
     grace_seconds: float
@@ -24,20 +24,20 @@ class Patience:
     last: float = -math.inf
     wait_seconds: float = 0.0
 
-    def refused(self, now: float) -> "Patience":
+    def refused(self, now: float) -> "RefusalGrace":
         """Record a refusal. A refusal long after the last one, because servers were down, counts as the first."""
         first = self.since is None or now - self.last > _FORGOTTEN_SECONDS
         since = now if first or self.since is None else self.since
         wait = _FIRST_WAIT_SECONDS if first else min(2 * self.wait_seconds, _LONGEST_WAIT_SECONDS)
         # The last try is at the end of the grace.
         wait = max(0.0, min(wait, since + self.grace_seconds - now))
-        return Patience(grace_seconds=self.grace_seconds, since=since, last=now, wait_seconds=wait)
+        return RefusalGrace(grace_seconds=self.grace_seconds, since=since, last=now, wait_seconds=wait)
 
-    def went_on(self, since: float, now: float, *, leads: bool) -> "Patience":
+    def went_on(self, since: float, now: float, *, leads: bool) -> "RefusalGrace":
         """Record that there was no refusal since then. This ends the grace period: at once for a leader, else later."""
         if self.since is None or not (leads or now - since >= _SOUND_SECONDS):
             return self
-        return Patience(grace_seconds=self.grace_seconds)
+        return RefusalGrace(grace_seconds=self.grace_seconds)
 
     @property
     def over(self) -> bool:

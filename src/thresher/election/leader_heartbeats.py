@@ -16,7 +16,7 @@ def key_of(group: str) -> bytes:
     return f"thresher.neli:{group}".encode()
 
 
-class Pulse:
+class LeaderHeartbeats:
     """The heartbeats of one ownership of the partition: when each was sent, and which were answered."""
 
     def __init__(self, group: str, *, recorded: bool, began: float) -> None:

@@ -12,7 +12,7 @@ from thresher.config.problem import ConfigurationInvalid
 from thresher.db.postgres.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
 from thresher.harvest.configuration import Configuration, load
-from thresher.harvest.reaper import LIMITS
+from thresher.harvest.goharvest_file import LIMITS
 from thresher.outbox import Shape
 from thresher.relay.settings import Delivery
 

@@ -124,12 +124,12 @@ class Translation:
             self.origin[key] = origin
 
 
-def is_reapers(found: Mapping[str, Any]) -> bool:
+def is_goharvest_file(found: Mapping[str, Any]) -> bool:
     """Whether a file is in goharvest's format."""
     return "harvest" in found
 
 
-def as_ours(found: Mapping[str, Any]) -> Translation:
+def untranslated(found: Mapping[str, Any]) -> Translation:
     """Take a file in our own format as it is. A section of goharvest's without `harvest` is a problem."""
     told = Translation(keys={key: value for key, value in found.items() if key not in SECTIONS})
     for key in found:

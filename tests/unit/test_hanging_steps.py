@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from tests.processes import eventually
-from tests.unit.test_relay_end import MANDATE, SETTINGS, Stuck
+from tests.unit.test_relay_end import ASSIGNMENT, SETTINGS, Stuck
 from thresher.db.lock_holder import LockHolder, held_by
 from thresher.db.problem import DatabaseLost
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
 from thresher.service import leading, watching
 from thresher.service.events.event import Event, StepHangs
-from thresher.service.health import Role, Vitals, liveness, readiness
+from thresher.service.hanging_steps import HangingStep, LoggedSteps, hanging_steps_of
+from thresher.service.health import ProcessHealth, Role, liveness, readiness
 from thresher.service.leading import Leading
-from thresher.service.ledger import Ledger
-from thresher.service.stall import Stall, ToldStalls, stalls_of
+from thresher.service.process_counts import ProcessCounts
 from thresher.service.watching import Watching
-from thresher.service.workload import Look
+from thresher.service.workload import PeriodicCheck
 from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 from thresher.spark.driver.supervision import Phase
 from thresher.spark.problem import EngineLost
@@ -34,29 +34,29 @@ def shard(index: int, **steps: float) -> ShardSnapshot:
     )  # fmt: skip
 
 
-def stall(step: str = "settle", index: int = 0, seconds: float = 40.0, why: str | None = None) -> Stall:
-    return Stall(shard=index, step=step, seconds=seconds, why=why)
+def hanging_step(step: str = "settle", index: int = 0, seconds: float = 40.0, why: str | None = None) -> HangingStep:
+    return HangingStep(shard=index, step=step, seconds=seconds, why=why)
 
 
 def test_hanging_steps_are_listed_oldest_first() -> None:
     shards = [shard(0, settle=29.9, read=30.0), shard(1, settle=45.04, commit=0.1)]
-    found = stalls_of(shards, 30.0, {(1, "settle"): "a lock"})
-    assert found == (stall("settle", 1, 45.0, "a lock"), stall("read", 0, 30.0))
-    assert stalls_of(shards, 60.0) == ()
+    found = hanging_steps_of(shards, 30.0, {(1, "settle"): "a lock"})
+    assert found == (hanging_step("settle", 1, 45.0, "a lock"), hanging_step("read", 0, 30.0))
+    assert hanging_steps_of(shards, 60.0) == ()
 
 
-def test_a_stall_is_reported_each_minute_until_it_ends() -> None:
-    hanging, other = stall(), stall("read", 1)
-    told = ToldStalls()
-    assert told.due([hanging], 0.0) == [hanging]
-    told = told.told([hanging], [hanging], 0.0)
-    assert told.due([hanging, other], 59.0) == [other]
-    told = told.told([hanging, other], [other], 59.0)
-    assert told.due([hanging, other], 61.0) == [hanging]
-    assert told.ended([other]) == [hanging.key]
-    told = told.told([other], [], 61.0)
-    assert told.ended([other]) == []
-    assert told.due([hanging], 62.0) == [hanging], "it hangs again"
+def test_a_hanging_step_is_logged_each_minute_until_it_ends() -> None:
+    hanging, other = hanging_step(), hanging_step("read", 1)
+    logged = LoggedSteps()
+    assert logged.due([hanging], 0.0) == [hanging]
+    logged = logged.logged([hanging], [hanging], 0.0)
+    assert logged.due([hanging, other], 59.0) == [other]
+    logged = logged.logged([hanging, other], [other], 59.0)
+    assert logged.due([hanging, other], 61.0) == [hanging]
+    assert logged.ended([other]) == [hanging.key]
+    logged = logged.logged([other], [], 61.0)
+    assert logged.ended([other]) == []
+    assert logged.due([hanging], 62.0) == [hanging], "it hangs again"
 
 
 class Hanging(Stuck):
@@ -75,11 +75,11 @@ class Term(RelayTerm):
     """A term without looks."""
 
     def __init__(self, explain: Callable[[], str | None]) -> None:
-        super().__init__(MANDATE)
+        super().__init__(ASSIGNMENT)
         self._explain = explain
 
     @contextmanager
-    def watch(self) -> Iterator[Sequence[Look]]:
+    def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
         yield ()
 
     def explain(self, *_: Any) -> str | None:
@@ -102,7 +102,7 @@ def test_a_watch_reports_a_hanging_step_with_its_reason(
     engine, over = Hanging(), threading.Event()
     engine.shards = [shard(1, settle=31.0, read=1.0)]
     watch = Watching(
-        RelayWorkload(SETTINGS), Term(explain), engine, Ledger(), stopping=over.is_set, announce=events.append  # type: ignore[arg-type]
+        RelayWorkload(SETTINGS), Term(explain), engine, ProcessCounts(), stopping=over.is_set, announce=events.append  # type: ignore[arg-type]
     )  # fmt: skip
     with caplog.at_level(logging.INFO, "thresher.service.watching"):
         watch.start()
@@ -111,8 +111,8 @@ def test_a_watch_reports_a_hanging_step_with_its_reason(
         assert isinstance(told, StepHangs)
         assert (told.shard, told.step, told.seconds) == (1, "settle", 31.0)
         assert (told.why is None) if why is None else (why in str(told.why))
-        assert [each.why for each in watch.stalls] == [told.why]
-        assert watch.trouble == ("step_hangs", str(watch.stalls[0]))
+        assert [each.why for each in watch.hanging_steps] == [told.why]
+        assert watch.trouble == ("step_hangs", str(watch.hanging_steps[0]))
         engine.shards = [shard(1, read=1.0)]
         eventually(lambda: "hangs no more" in caplog.text, 60)
     over.set()
@@ -127,7 +127,7 @@ def test_a_watch_reports_a_hanging_step_with_its_reason(
 def test_server_trouble_is_reported_before_a_hanging_step() -> None:
     engine = Hanging()
     engine.shards = [shard(0, settle=31.0)]
-    watch = Watching(RelayWorkload(SETTINGS), Term(lambda: None), engine, Ledger(), stopping=lambda: False)  # type: ignore[arg-type]
+    watch = Watching(RelayWorkload(SETTINGS), Term(lambda: None), engine, ProcessCounts(), stopping=lambda: False)  # type: ignore[arg-type]
     watch._troubles["database"] = ("database_lost", "no answer")
     assert watch.trouble == ("database_lost", "no answer")
 
@@ -149,7 +149,9 @@ def test_a_leader_with_a_hanging_step_is_unready(step: str, alive: bool, monkeyp
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     eventually(lambda: led.role is Role.LEADING, 60)
-    seen = Vitals(role=led.role, wording=led.workload.wording, trouble=led.trouble, silent_seconds=led.silent_seconds())
+    seen = ProcessHealth(
+        role=led.role, wording=led.workload.wording, trouble=led.trouble, silent_seconds=led.silent_seconds()
+    )
     verdict = readiness(seen)
     assert (verdict.good, verdict.reason) == (False, "step-hangs")
     assert f"step {step!r} of shard 0 has not ended for 30 s" in verdict.detail["trouble"]

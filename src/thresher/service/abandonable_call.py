@@ -10,14 +10,14 @@ T = TypeVar("T")
 _LOOK_SECONDS = 0.1
 
 
-class LeftBehind(Exception):  # noqa: N818 - an ordinary end
+class CallAbandoned(Exception):  # noqa: N818 - an ordinary end
     """The caller stopped waiting. The call may still take effect."""
 
 
 def answer_of(call: Callable[[], T], *, unless: threading.Event, name: str) -> T:
     """Make the call in a thread of this name, and return its result or raise its error.
 
-    Raises `LeftBehind` as soon as the event `unless` is set.
+    Raises `CallAbandoned` as soon as the event `unless` is set.
     """
     outcome: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -34,4 +34,4 @@ def answer_of(call: Callable[[], T], *, unless: threading.Event, name: str) -> T
             if error is not None:
                 raise error
             return answer  # type: ignore[return-value]
-    raise LeftBehind
+    raise CallAbandoned

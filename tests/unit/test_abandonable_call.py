@@ -9,8 +9,8 @@ from tests.unit.test_relay_end import SETTINGS, Stuck, Term
 from thresher.core.errors import Superseded
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
 from thresher.service import leading, watching
+from thresher.service.abandonable_call import CallAbandoned, answer_of
 from thresher.service.leading import Leading
-from thresher.service.left_behind import LeftBehind, answer_of
 from thresher.spark.driver.snapshot import Snapshot
 
 
@@ -37,7 +37,7 @@ def test_a_call_that_hangs_is_left_behind() -> None:
         asked.set()
 
     threading.Thread(target=ask, daemon=True).start()
-    with pytest.raises(LeftBehind):
+    with pytest.raises(CallAbandoned):
         answer_of(hang, unless=asked, name="call")
 
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from thresher.core.places import cache_home, make_writable, state_home
+from thresher.core.directories import cache_home, make_writable, state_home
 from thresher.devstack import jars
 from thresher.devstack.cache import write_whole
 from thresher.devstack.problem import BadRequest, StackProblem
@@ -60,7 +60,7 @@ class Endpoints:
     processes: dict[str, int]
 
 
-class KeptStack:
+class NamedStack:
     """A stack by its name."""
 
     def __init__(self, name: str = "default") -> None:
@@ -223,12 +223,12 @@ class KeptStack:
 
 def running_stacks() -> list[str]:
     """Return the names of the stacks that run and are ready."""
-    return [name for name in _names() if KeptStack(name).endpoints() is not None]
+    return [name for name in _names() if NamedStack(name).endpoints() is not None]
 
 
 def all_stacks() -> list[str]:
     """Return the names of the stacks that run or have data."""
-    return [name for name in _names() if KeptStack(name).running or KeptStack(name).exists]
+    return [name for name in _names() if NamedStack(name).running or NamedStack(name).exists]
 
 
 def _names() -> list[str]:

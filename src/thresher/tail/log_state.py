@@ -1,4 +1,4 @@
-"""Decides whether the log still holds every change that the last progress record does not cover. Pure.
+"""Decides whether the WAL still holds every change that the last progress record does not cover. Pure.
 
 1. If the system is another one, or the record's timeline ended before its position, published changes are not in this
    database.
@@ -20,14 +20,14 @@ from thresher.tail.log_source import Source, TableSource
 from thresher.tail.progress import TailOrigin
 
 CHANGED = (
-    "the publication, or the table under this name, was changed; an insert that it did not publish is not in the log, "
+    "the publication, or the table under this name, was changed; an insert that it did not publish is not in the WAL, "
     "also if all is as before now"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogStand:
-    """The log's system, timeline and end, the ends of earlier timelines, and the slot's confirmed position."""
+class LogState:
+    """The WAL's system, timeline and end, the ends of earlier timelines, and the slot's confirmed position."""
 
     system_id: str
     timeline: int
@@ -41,66 +41,66 @@ class LogStand:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why committed changes may be missing. `elsewhere`: the record's positions mean nothing in this log."""
+    """Why committed changes may be missing. `elsewhere`: the record's positions mean nothing in this WAL."""
 
     why: str
     elsewhere: bool = False
 
 
-def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing | None:
+def missing(origin: TailOrigin, coverage: Coverage, state: LogState) -> Missing | None:
     """Return why changes may be missing; None if none can be."""
     system = origin.system_id.partition("/")[0]
-    if system != stand.system_id:
-        return Missing(f"the log is that of another system ({stand.system_id}, progress was made on {system})", True)
+    if system != state.system_id:
+        return Missing(f"the WAL is that of another system ({state.system_id}, progress was made on {system})", True)
     covered = lsn_text(coverage.position.commit)
-    if origin.timeline != stand.timeline:
-        end = dict(stand.left).get(origin.timeline)
+    if origin.timeline != state.timeline:
+        end = dict(state.left).get(origin.timeline)
         if end is None:
             return Missing(
-                f"the log does not descend from timeline {origin.timeline}, on which progress was made", True
+                f"the WAL does not descend from timeline {origin.timeline}, on which progress was made", True
             )
         if coverage.position.commit >= end:
-            why = f"the database was restored or failed over to timeline {stand.timeline}, which begins at"
+            why = f"the database was restored or failed over to timeline {state.timeline}, which begins at"
             return Missing(f"{why} {lsn_text(end)}: commits up to {covered} were published and are lost there", True)
-    elif coverage.position.commit >= stand.end:
-        return Missing(f"the log ends at {lsn_text(stand.end)}, before {covered}, up to where it was published", True)
-    noted = on_timeline(origin, coverage, stand).noted
-    if stand.confirmed > noted:
+    elif coverage.position.commit >= state.end:
+        return Missing(f"the WAL ends at {lsn_text(state.end)}, before {covered}, up to where it was published", True)
+    noted = on_timeline(origin, coverage, state).noted
+    if state.confirmed > noted:
         return Missing(
-            f"the slot begins at {lsn_text(stand.confirmed)}, beyond {lsn_text(noted)}: it was dropped and made again, "
+            f"the slot begins at {lsn_text(state.confirmed)}, beyond {lsn_text(noted)}: it was dropped and made again, "
             "or advanced by someone else"
         )
     return None
 
 
-def on_timeline(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Coverage:
-    """Return a record's coverage for this log: the noted position is at most the end of the record's own timeline."""
-    if origin.timeline == stand.timeline:
+def on_timeline(origin: TailOrigin, coverage: Coverage, state: LogState) -> Coverage:
+    """Return a record's coverage for this WAL: the noted position is at most the end of the record's own timeline."""
+    if origin.timeline == state.timeline:
         return coverage
-    return replace(coverage, noted=min(coverage.noted, dict(stand.left).get(origin.timeline, coverage.noted)))
+    return replace(coverage, noted=min(coverage.noted, dict(state.left).get(origin.timeline, coverage.noted)))
 
 
-def judged(origin: TailOrigin, coverage: Coverage, stand: LogStand, *, accepted: bool) -> Coverage | Missing:
-    """Return the coverage of another attempt's record in this log, or why changes may be missing.
+def judged(origin: TailOrigin, coverage: Coverage, state: LogState, *, accepted: bool) -> Coverage | Missing:
+    """Return the coverage of another attempt's record in this WAL, or why changes may be missing.
 
     `accepted`: an operator has adopted the slot after that record was written.
     """
-    found = missing(origin, coverage, stand)
-    here = on_timeline(origin, coverage, stand)
+    found = missing(origin, coverage, state)
+    here = on_timeline(origin, coverage, state)
     if accepted:
-        return adopted(here, found, stand)
+        return adopted(here, found, state)
     return here if found is None else found
 
 
-def require_unchanged(stand: LogStand, identity: SystemIdentity, slot: LogSlot | None, noted: int) -> int:
+def require_unchanged(state: LogState, identity: SystemIdentity, slot: LogSlot | None, noted: int) -> int:
     """Return where an open stream begins. While it is open, nobody else can advance or drop its slot.
 
-    Raises `DatabaseLost` if this is not the log that was checked before: the next attempt checks again.
+    Raises `DatabaseLost` if this is not the WAL that was checked before: the next attempt checks again.
     """
-    judged_log, streamed = (stand.system_id, stand.timeline), (identity.system_id, identity.timeline)
+    judged_log, streamed = (state.system_id, state.timeline), (identity.system_id, identity.timeline)
     if judged_log != streamed:
         raise DatabaseLost(
-            f"the log is streamed by system {streamed[0]} on timeline {streamed[1]}; a moment ago it was "
+            f"the WAL is streamed by system {streamed[0]} on timeline {streamed[1]}; a moment ago it was "
             f"{judged_log[0]} on {judged_log[1]}: the database is failing over"
         )
     if slot is None or slot.active_pid is None:
@@ -113,11 +113,11 @@ def require_unchanged(stand: LogStand, identity: SystemIdentity, slot: LogSlot |
     return slot.confirmed or 0
 
 
-def adopted(coverage: Coverage, found: Missing | None, stand: LogStand) -> Coverage:
+def adopted(coverage: Coverage, found: Missing | None, state: LogState) -> Coverage:
     """Return the coverage after an operator has adopted the slot as it is."""
     if found is not None and found.elsewhere:
-        return Coverage(noted=stand.confirmed)
-    return replace(coverage, noted=max(coverage.noted, stand.confirmed))
+        return Coverage(noted=state.confirmed)
+    return replace(coverage, noted=max(coverage.noted, state.confirmed))
 
 
 def not_published(confirmed: int, source: Source, name: str) -> str:

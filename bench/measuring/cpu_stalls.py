@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Pulse:
+class CpuStalls:
     """The stalls of all processors. Without the right to real-time priority they are not known."""
 
     known: bool = True
@@ -34,17 +34,17 @@ class Pulse:
 
 
 @contextmanager
-def feeling() -> Iterator[Pulse]:
+def measuring_stalls() -> Iterator[CpuStalls]:
     """Measure the pulse of every processor while the context lasts; the stalls are known at its end."""
-    pulse = Pulse()
+    cpu_stalls = CpuStalls()
     with ExitStack() as stack:
         lines = [stack.enter_context(running(_beat, each)) for each in sorted(os.sched_getaffinity(0))]
-        yield pulse
+        yield cpu_stalls
         for line in lines:
             line.send("enough")
             beats = line.recv()
-            pulse.known &= bool(beats)
-            pulse.stalls += stalls(beats)
+            cpu_stalls.known &= bool(beats)
+            cpu_stalls.stalls += stalls(beats)
 
 
 def stalls(beats: Sequence[Span]) -> list[Span]:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 from thresher.core.errors import kind_of
 from thresher.kafka.refusal import fenced
-from thresher.observe.tally import Number, summed
+from thresher.observe.figure_sink import Number, summed
 from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 
 
-class Ledger:
+class ProcessCounts:
     """Sums the shards' counts over engines, and keeps the driver's own. No count ever falls. For any thread."""
 
     def __init__(self) -> None:

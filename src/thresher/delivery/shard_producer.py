@@ -1,8 +1,7 @@
-"""The producer of one attempt, for the lane of its shard that it writes with.
+"""The producer of one attempt, with one of the shard's transactional ids.
 
-A lane is one of the shard's transactional ids. If a lane's last transaction cannot end, the lane is blocked, and the
-shard goes on with another (`claims` says when it may). An attempt has one producer at a time: the last one is discarded
-before the next is made.
+If the last transaction of an id cannot end, the id is blocked, and the shard goes on with another (`claims` says when
+it may). An attempt has one producer at a time: the last one is discarded before the next is made.
 """
 
 from collections.abc import Callable
@@ -47,16 +46,16 @@ class ProgressTopic:
 
 
 class MakeProducer(Protocol):
-    """Makes the producer of a lane."""
+    """Makes the producer of a transactional id of the shard."""
 
-    def __call__(self, lane: int, more: dict[str, Any], /, *, brief: bool = False) -> TransactionalProducer:
+    def __call__(self, id_index: int, more: dict[str, Any], /, *, brief: bool = False) -> TransactionalProducer:
         """Return a producer that has not been initialised."""
 
 
-class Lanes:
-    """Makes the producers of one attempt. For the task's own thread.
+class ShardProducer:
+    """Makes the producers of one attempt, one at a time. For the task's own thread.
 
-    `make` makes the producer of a lane, with extra properties; a `brief` one has short time-outs. `claimant` is the
+    `make` makes the producer of an id, with extra properties; a `brief` one has short time-outs. `claimant` is the
     random id of this attempt.
     """
 
@@ -72,7 +71,7 @@ class Lanes:
         self._make, self._admin, self._progress = make, admin, progress
         self._producer: TransactionalProducer | None = None
         # Our claim; and the record of it once committed, which a reader of the progress has to find.
-        self.claim = Claim(lane=0, claimant=claimant)
+        self.claim = Claim(id_index=0, claimant=claimant)
         self.claimed: Record | None = None
         self._batch_bytes = batch_bytes
         # A smaller batch.size, once a batch was too large for its topic: its records may each be small enough.
@@ -80,7 +79,7 @@ class Lanes:
 
     @property
     def producer(self) -> TransactionalProducer:
-        """The producer. Its `init_transactions` has fenced all others of its lane."""
+        """The producer. Its `init_transactions` has fenced all others of its id."""
         if self._producer is None:
             raise AssertionError("init first")
         return self._producer
@@ -90,11 +89,11 @@ class Lanes:
         """Whether a producer was made."""
         return self._producer is not None
 
-    def init(self, lane: int) -> Blocked | None:
-        """Fence the last producer of a lane and end its transaction; return `Blocked` if it cannot end."""
+    def init(self, id_index: int) -> Blocked | None:
+        """Fence the last producer of an id and end its transaction; return `Blocked` if it cannot end."""
         self.discard()
-        self.claim, self.claimed = replace(self.claim, lane=lane, number=self.claim.number + 1), None
-        self._producer = self._make(lane, {} if self._reduced is None else {"batch.size": self._reduced})
+        self.claim, self.claimed = replace(self.claim, id_index=id_index, number=self.claim.number + 1), None
+        self._producer = self._make(id_index, {} if self._reduced is None else {"batch.size": self._reduced})
         try:
             self._producer.init(self._progress.topic)
         except InitBlocked as problem:
@@ -106,13 +105,13 @@ class Lanes:
         if self._producer is not None:
             self._producer.discard()
 
-    def has_ended(self, lane: int) -> bool:
-        """Whether the last transaction of a lane that we left is known to have ended."""
-        producer = self._make(lane, {}, brief=True)
+    def has_ended(self, id_index: int) -> bool:
+        """Whether the last transaction of an id that we left is known to have ended."""
+        producer = self._make(id_index, {}, brief=True)
         try:
             producer.init(self._progress.topic)
         except (ProducerProblem, Trouble):
-            # No error may end the attempt here: it would lose its claim while the lane is blocked.
+            # No error may end the attempt here: it would lose its claim while the id is blocked.
             return False
         finally:
             producer.discard()

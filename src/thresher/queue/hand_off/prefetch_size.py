@@ -8,7 +8,7 @@ _FIRST = 8
 _GROWTH = 4
 
 
-class Pace:
+class PrefetchSize:
     """Sizes the batches of one consumer. For one thread."""
 
     def __init__(self, capacity: int) -> None:

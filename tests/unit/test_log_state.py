@@ -1,4 +1,4 @@
-"""Whether the log still holds all changes that the last progress record does not cover."""
+"""Whether the WAL still holds all changes that the last progress record does not cover."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,8 +12,8 @@ from thresher.db.problem import DatabaseLost
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import LogSource, TableSource
 from thresher.tail.log_span import UNKNOWN, LogSpan, behind_mark, changed, goes_on, since_mark
-from thresher.tail.log_stand import (
-    LogStand,
+from thresher.tail.log_state import (
+    LogState,
     Missing,
     adopted,
     judged,
@@ -28,7 +28,7 @@ from thresher.tail.progress import TailOrigin
 
 ORIGIN = TailOrigin(outbox_id="o", system_id="7/5", timeline=2, term="t")
 COVERED = Coverage(position=Position(500, 400, 0), noted=600, committed_us=1_800_000_000_000_000)
-STAND = LogStand(system_id="7", timeline=2, end=900, confirmed=600)
+STATE = LogState(system_id="7", timeline=2, end=900, confirmed=600)
 SLOT = LogSlot(
     name="s", plugin="pgoutput", database="d", active_pid=5, wal_status="reserved", invalidation=None, confirmed=600,
     restart=500, retained_bytes=0, safe_bytes=None, failover=False,
@@ -36,56 +36,56 @@ SLOT = LogSlot(
 
 
 def test_a_continued_log_misses_nothing() -> None:
-    assert missing(ORIGIN, COVERED, STAND) is None
-    assert missing(ORIGIN, COVERED, replace(STAND, confirmed=100)) is None
+    assert missing(ORIGIN, COVERED, STATE) is None
+    assert missing(ORIGIN, COVERED, replace(STATE, confirmed=100)) is None
 
 
 def test_a_slot_beyond_the_noted_position_was_recreated() -> None:
-    found = missing(ORIGIN, COVERED, replace(STAND, confirmed=601))
+    found = missing(ORIGIN, COVERED, replace(STATE, confirmed=601))
     assert found is not None
     assert "made again" in found.why
-    assert adopted(COVERED, found, replace(STAND, confirmed=601)) == replace(COVERED, noted=601)
+    assert adopted(COVERED, found, replace(STATE, confirmed=601)) == replace(COVERED, noted=601)
 
 
 @pytest.mark.parametrize(
-    "stand",
+    "state",
     [
-        replace(STAND, system_id="8"),
-        replace(STAND, timeline=3, left=((1, 100), (2, 500))),
-        replace(STAND, timeline=3, left=((1, 100),)),
-        replace(STAND, end=500),
+        replace(STATE, system_id="8"),
+        replace(STATE, timeline=3, left=((1, 100), (2, 500))),
+        replace(STATE, timeline=3, left=((1, 100),)),
+        replace(STATE, end=500),
     ],
     ids=["another system", "a timeline that begins before", "an unknown timeline", "a shorter log"],
 )
-def test_a_log_without_published_changes_is_foreign(stand: LogStand) -> None:
-    found = missing(ORIGIN, COVERED, stand)
+def test_a_log_without_published_changes_is_foreign(state: LogState) -> None:
+    found = missing(ORIGIN, COVERED, state)
     assert found is not None
     assert found.elsewhere
-    # In another log none of the positions has a meaning.
-    assert adopted(COVERED, found, stand) == Coverage(noted=stand.confirmed)
+    # In another WAL none of the positions has a meaning.
+    assert adopted(COVERED, found, state) == Coverage(noted=state.confirmed)
 
 
 def test_a_timeline_that_begins_after_published_changes_is_accepted() -> None:
-    assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)), confirmed=500)) is None
+    assert missing(ORIGIN, COVERED, replace(STATE, timeline=4, left=((2, 501), (3, 700)), confirmed=500)) is None
 
 
 def test_a_slot_made_on_the_new_timeline_is_noticed() -> None:
     # Positions beyond the end of the old timeline have no meaning on the new one.
     noted = replace(COVERED, noted=900)
-    stand = replace(STAND, timeline=3, left=((2, 600),), end=1000)
-    found = missing(ORIGIN, noted, replace(stand, confirmed=800))
+    state = replace(STATE, timeline=3, left=((2, 600),), end=1000)
+    found = missing(ORIGIN, noted, replace(state, confirmed=800))
     assert found is not None
     assert "made again" in found.why
-    assert missing(ORIGIN, noted, replace(stand, confirmed=600)) is None
-    assert judged(ORIGIN, noted, replace(stand, confirmed=550), accepted=False) == replace(COVERED, noted=600)
-    assert judged(ORIGIN, noted, replace(stand, confirmed=800), accepted=True) == replace(COVERED, noted=800)
+    assert missing(ORIGIN, noted, replace(state, confirmed=600)) is None
+    assert judged(ORIGIN, noted, replace(state, confirmed=550), accepted=False) == replace(COVERED, noted=600)
+    assert judged(ORIGIN, noted, replace(state, confirmed=800), accepted=True) == replace(COVERED, noted=800)
 
 
 def test_only_an_accepted_slot_may_miss_something() -> None:
-    stand = replace(STAND, confirmed=601)
-    assert isinstance(judged(ORIGIN, COVERED, stand, accepted=False), Missing)
-    assert judged(ORIGIN, COVERED, stand, accepted=True) == replace(COVERED, noted=601)
-    other = replace(stand, system_id="8")
+    state = replace(STATE, confirmed=601)
+    assert isinstance(judged(ORIGIN, COVERED, state, accepted=False), Missing)
+    assert judged(ORIGIN, COVERED, state, accepted=True) == replace(COVERED, noted=601)
+    other = replace(state, system_id="8")
     assert isinstance(judged(ORIGIN, COVERED, other, accepted=False), Missing)
     assert judged(ORIGIN, COVERED, other, accepted=True) == Coverage(noted=601)
 
@@ -108,7 +108,7 @@ def test_a_span_goes_on_from_where_it_began() -> None:
 
 def test_transactions_after_a_mark_are_in_the_log() -> None:
     assert since_mark(900, 700) == 701
-    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "transaction ids wrap around in the log, and not here"
+    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "transaction ids wrap around in the WAL, and not here"
     assert since_mark(900, 899) == 900
     assert since_mark(900, 950) == 900, "the slot was made later"
 
@@ -121,8 +121,8 @@ def test_a_mark_read_after_the_first_record_counts() -> None:
 
 
 def test_positions_beyond_a_timelines_end_mean_nothing() -> None:
-    assert on_timeline(ORIGIN, COVERED, STAND) == COVERED
-    later = replace(STAND, timeline=3, left=((2, 550),))
+    assert on_timeline(ORIGIN, COVERED, STATE) == COVERED
+    later = replace(STATE, timeline=3, left=((2, 550),))
     assert on_timeline(ORIGIN, COVERED, later) == replace(COVERED, noted=550)
 
 
@@ -155,5 +155,5 @@ def test_possible_losses_are_named_with_the_remedy() -> None:
 def test_a_stream_of_another_log_is_closed(changes: dict[str, Any], slot: LogSlot | None, why: str) -> None:
     streamed = SystemIdentity(**{"system_id": "7", "timeline": 2, "position": 900, **changes})
     with pytest.raises(DatabaseLost, match=why):
-        require_unchanged(STAND, streamed, slot, 600)
-    assert require_unchanged(STAND, SystemIdentity(system_id="7", timeline=2, position=900), SLOT, 600) == 600
+        require_unchanged(STATE, streamed, slot, 600)
+    assert require_unchanged(STATE, SystemIdentity(system_id="7", timeline=2, position=900), SLOT, 600) == 600
