@@ -21,6 +21,8 @@ from thresher.tracker.configuration import TrackerForm
 
 SOURCE = Path(__file__).parents[1] / "src" / "thresher"
 PAGE = SOURCE / "config" / "variables.txt"
+# Variables that the test suite sets for its own processes.
+OF_TESTS = ("TEST_QUICK", "TEST_RUN", "TEST_STACK")
 
 
 def of_forms() -> Iterator[str]:
@@ -52,7 +54,7 @@ def of_source() -> Iterator[str]:
 
 def variables() -> str:
     """Return the file's content."""
-    found = {*of_forms(), *of_commands(typer.main.get_command(app)), *of_source(), "TEST_RUN", "TEST_STACK"}
+    found = {*of_forms(), *of_commands(typer.main.get_command(app)), *of_source(), *OF_TESTS}
     return "".join(f"{name}\n" for name in sorted(found))
 
 

@@ -1,7 +1,7 @@
 """The contract of every outbox store: Postgres in each table shape, and the property tests' table model."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.contract.model_store import ModelStore, StoredMessage, database
+from tests.processes import eventually
 from thresher.core.errors import InvalidInput, Superseded
 from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.names import TableName
@@ -20,6 +21,7 @@ from thresher.db.postgres.control import ControlTable
 from thresher.db.postgres.store import PostgresStore
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.shape import BUCKETS, Shape, bucket_of
+from thresher.devstack.stack import Stack
 from thresher.outbox import create_schema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,13 +71,11 @@ class ModelPlace:
 
 
 class PostgresPlace:
-    """In a Postgres database of the test."""
+    """In a Postgres database. `connection` commits each statement."""
 
-    def __init__(self, dsn: str, shape: Shape, settling: Settling) -> None:
-        self._dsn, self.shape, self._settling = dsn, shape, settling
+    def __init__(self, dsn: str, connection: psycopg.Connection[Any], shape: Shape, settling: Settling) -> None:
+        self._connection, self.shape, self._settling = connection, shape, settling
         self.store: OutboxStore = PostgresStore(dsn, TableName(table="outbox"), shape, settling)
-        with psycopg.connect(dsn) as connection:
-            create_schema(connection, OUTBOX, shape)
 
     def write(self, id_: int, key: bytes | None = b"k", *, day: int = 1, topic: str = "t") -> None:
         if self.shape is Shape.DEIMOS:
@@ -107,9 +107,8 @@ class PostgresPlace:
         self._sql(f"INSERT INTO outbox ({columns}) SELECT {columns} FROM before", None)
 
     def _sql(self, query: str, values: Sequence[Any] | dict[str, Any] | None = ()) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self._dsn) as connection:
-            cursor = connection.execute(query, values)
-            return cursor.fetchall() if cursor.description else []
+        cursor = self._connection.execute(query, values)
+        return cursor.fetchall() if cursor.description else []
 
 
 def created(day: int) -> int:
@@ -129,11 +128,41 @@ POSTGRES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def databases(stack: Stack) -> Iterator[Callable[[Shape], str]]:
+    """Return a function that gives a database for outboxes of a shape: one for all tests, since making one is slow."""
+    made: dict[Shape, str] = {}
+
+    def database_of(shape: Shape) -> str:
+        if shape not in made:
+            made[shape] = stack.postgres.create_database(f"store_{shape.value}")
+        return made[shape]
+
+    yield database_of
+    for shape in made:
+        stack.postgres.drop_database(f"store_{shape.value}")
+
+
+def clear(connection: psycopg.Connection[Any]) -> None:
+    """End all other sessions of the database and drop all tables, whatever the last test has left."""
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
+    eventually(lambda: not connection.execute(f"SELECT {others}").fetchall(), 60, lambda: "a session does not end")
+    connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+
 @pytest.fixture(params=[pytest.param(None, id="model"), *POSTGRES])
-def place(request: pytest.FixtureRequest) -> Place:
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     if request.param is None:
-        return ModelPlace()
-    return PostgresPlace(request.getfixturevalue("dsn"), *request.param)
+        yield ModelPlace()
+        return
+    shape, settling = request.param
+    dsn = request.getfixturevalue("databases")(shape)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        clear(connection)
+        with connection.transaction():
+            create_schema(connection, OUTBOX, shape)
+        yield PostgresPlace(dsn, connection, shape, settling)
 
 
 @pytest.fixture

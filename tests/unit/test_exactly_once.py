@@ -150,8 +150,9 @@ class Run:
         """Give the rows without a fate again and again, as reads of the table do, until no more rows get one."""
         begun = len(self.seen)
         for _ in range(50):
-            blocked = {each.stream for each in rows if each.id in blocking(self.seen)}
-            left = [each for each in rows if each.id not in fates(self.seen) and each.stream not in blocked]
+            dead, known = blocking(self.seen), fates(self.seen)
+            blocked = {each.stream for each in rows if each.id in dead}
+            left = [each for each in rows if each.id not in known and each.stream not in blocked]
             if not left or DiscardReadAhead not in kinds(self.carry(*left)):
                 break
         return self.seen[begun:]

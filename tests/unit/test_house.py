@@ -1,7 +1,7 @@
 """Folders, modules and classes keep their size limits."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,14 @@ SOURCE = Path(__file__).parents[2] / "src" / "thresher"
 MODULES, LINES, METHODS, ATTRIBUTES = 20, 450, 20, 15
 
 
-def classes() -> Iterator[tuple[str, ast.ClassDef]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                yield f"{path.relative_to(SOURCE)}:{node.name}", node
+@cache
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    return [
+        (f"{path.relative_to(SOURCE)}:{node.name}", node)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
 
 
 def attributes(node: ast.ClassDef) -> set[str]:
