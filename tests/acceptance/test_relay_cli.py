@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.in_process import thresher_text as thresher
 from tests.processes import environment, eventually, signal_a_thread
 from tests.relay.relaying import Place
 from thresher.cli.status import RelayUnreachable, ask
@@ -21,13 +22,6 @@ from thresher.outbox import Message
 
 # Only how long a failing test waits. Seen: 6 s until all shards are up.
 UP_SECONDS = 120.0
-
-
-def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=200, check=False,
-        env=environment(**variables),
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -126,7 +120,7 @@ def dead(at: Place) -> None:
     listed = json.loads(thresher("dead", "list", "--ds", at.dsn, "--json").stdout)
     (row,) = listed["rows"]
     assert (row["topic"], row["kind"], row["attempts"]) == ("not a topic", "malformed", 1)
-    assert "cannot be a topic" in thresher("dead", "list", "--ds", at.dsn, COLUMNS="300").stdout
+    assert "cannot be a topic" in thresher("dead", "list", "--ds", at.dsn, columns=300).stdout
     shown = thresher("dead", "show", str(row["id"]), "--ds", at.dsn, "--json")
     assert json.loads(shown.stdout)["value"] == "v"
     nothing = thresher("dead", "replay", "--ds", at.dsn)
