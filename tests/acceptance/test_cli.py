@@ -21,8 +21,9 @@ NAMED_BY_THE_ENVIRONMENT = ("THRESHER_DS",)
 
 def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run the command in this process."""
-    without = [name for name in NAMED_BY_THE_ENVIRONMENT if name not in variables]
-    return thresher_text(*arguments, without=without, **variables)
+    options: dict[str, Any] = {**variables}
+    options["without"] = [name for name in NAMED_BY_THE_ENVIRONMENT if name not in variables]
+    return thresher_text(*arguments, **options)
 
 
 def process(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -280,7 +281,8 @@ def test_a_kept_stack_starts_serves_keeps_data_and_stops(state: Path) -> None:
 def test_an_error_names_the_port_that_is_taken(state: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        answer = thresher("stack", "up", "--postgres-port", port, THRESHER_STATE=str(state))
+        # Kafka's port is drawn before a server starts.
+        answer = thresher("stack", "up", "--kafka-port", port, THRESHER_STATE=str(state))
     assert answer.returncode == 1
-    assert f"port {port} for Postgres is taken" in answer.stderr
+    assert f"port {port} for Kafka node 1 is taken" in answer.stderr
     assert json.loads(thresher("stack", "status", "--json", THRESHER_STATE=str(state)).stdout)["running"] is False
