@@ -5,30 +5,34 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests.in_process import thresher_text
 from tests.processes import environment, eventually
 from thresher.db import TableName
 from thresher.outbox import create_schema
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-# Programs that mostly import modules: as many at once as a small machine can use.
-AT_ONCE = 3
+NAMED_BY_THE_ENVIRONMENT = ("THRESHER_DS",)
 
 
 def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command in this process."""
+    options: dict[str, Any] = {**variables}
+    options["without"] = [name for name in NAMED_BY_THE_ENVIRONMENT if name not in variables]
+    return thresher_text(*arguments, **options)
+
+
+def process(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command in a process of its own."""
     command = [sys.executable, "-m", "thresher", *arguments]
-    changed = environment(**variables)
-    if "THRESHER_DS" not in variables:
-        changed.pop("THRESHER_DS", None)
-    return subprocess.run(command, capture_output=True, text=True, env=changed, timeout=150, check=False)
+    changed = {name: value for name, value in environment().items() if name not in NAMED_BY_THE_ENVIRONMENT}
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**changed, **variables}, timeout=150, check=False
+    )
 
 
 def test_help_reads_well() -> None:
@@ -41,13 +45,12 @@ def test_help_reads_well() -> None:
 
 def test_every_command_has_help() -> None:
     commands = ("stack", "schema", "pump", "demo", "spark", "run", "status", "dead", "adopt", "verify")
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(lambda command: thresher(command, "--help"), commands))
+    answers = [thresher(command, "--help") for command in commands]
     assert [(answer.returncode, answer.stderr) for answer in answers] == [(0, "")] * len(commands)
 
 
 def test_the_version_is_printed() -> None:
-    assert thresher("--version").stdout == "thresher 0.1.0\n"
+    assert process("--version").stdout == "thresher 0.1.0\n"
 
 
 def test_schema_print_needs_no_database_and_no_stack_packages() -> None:
@@ -154,21 +157,16 @@ IMPOSSIBLE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def refusals() -> dict[tuple[str, ...], "subprocess.CompletedProcess[str]"]:
-    """The answers to all impossible commands, which run in parallel."""
-    asked = [arguments for arguments, _ in IMPOSSIBLE]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(asked, pool.map(lambda arguments: thresher(*arguments), asked), strict=True))
-
-
 @pytest.mark.parametrize(("arguments", "expected"), IMPOSSIBLE)
-def test_an_impossible_command_exits_2_and_says_why(
-    refusals: dict[tuple[str, ...], "subprocess.CompletedProcess[str]"],
-    arguments: tuple[str, ...],
-    expected: tuple[str, ...],
-) -> None:
-    answer = refusals[arguments]
+def test_an_impossible_command_exits_2_and_says_why(arguments: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    refused(thresher(*arguments), expected)
+
+
+def test_a_process_that_refuses_a_command_exits_2() -> None:
+    refused(process("schema", "check", "--ds", "pass word=hunter2"), ("not a Postgres connection string",))
+
+
+def refused(answer: "subprocess.CompletedProcess[str]", expected: tuple[str, ...]) -> None:
     assert answer.returncode == 2
     assert answer.stdout == ""
     for text in expected:
@@ -187,10 +185,8 @@ def test_without_any_database_the_error_says_what_to_do(state: Path) -> None:
     "dsn", ["host=127.0.0.1 port=1 user=u password=hunter2", "postgresql://u:hunter2@127.0.0.1:1/d"]
 )
 def test_an_unreachable_database_exits_1_and_hides_the_password(dsn: str) -> None:
-    commands = (("schema", "check"), ("pump", "--keys", "1", "--records", "1"))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(lambda command: thresher(*command, "--ds", dsn), commands))
-    for answer in answers:
+    for command in (("schema", "check"), ("pump", "--keys", "1", "--records", "1")):
+        answer = thresher(*command, "--ds", dsn)
         assert answer.returncode == 1
         assert "cannot connect" in answer.stderr
         assert "hunter2" not in answer.stderr
@@ -238,7 +234,9 @@ def test_a_second_signal_does_not_wait_for_hanging_writers(dsn: str, connection:
 
 def test_a_kept_stack_starts_serves_keeps_data_and_stops(state: Path) -> None:
     def stack(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return thresher(*arguments, THRESHER_STATE=str(state))
+        # The servers outlive the process that starts them.
+        run = process if arguments == ("stack", "up", "--json") else thresher
+        return run(*arguments, THRESHER_STATE=str(state))
 
     assert stack("stack", "status").returncode == 1
     try:
@@ -246,7 +244,7 @@ def test_a_kept_stack_starts_serves_keeps_data_and_stops(state: Path) -> None:
         assert up.returncode == 0, up.stderr
         told = json.loads(up.stdout)
         assert told["answering"] == {"postgres": True, "kafka": True}
-        assert json.loads(stack("stack", "up", "--json").stdout)["processes"] == told["processes"], "started twice"
+        assert json.loads(stack("stack", "up", "--nodes", "1", "--json").stdout)["processes"] == told["processes"]
         assert stack("schema", "create").returncode == 0
         pumped = stack("pump", "--keys", "3", "--records", "30")
         assert pumped.returncode == 0, pumped.stderr
@@ -283,7 +281,8 @@ def test_a_kept_stack_starts_serves_keeps_data_and_stops(state: Path) -> None:
 def test_an_error_names_the_port_that_is_taken(state: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        answer = thresher("stack", "up", "--postgres-port", port, THRESHER_STATE=str(state))
+        # Kafka's port is drawn before a server starts.
+        answer = thresher("stack", "up", "--kafka-port", port, THRESHER_STATE=str(state))
     assert answer.returncode == 1
-    assert f"port {port} for Postgres is taken" in answer.stderr
+    assert f"port {port} for Kafka node 1 is taken" in answer.stderr
     assert json.loads(thresher("stack", "status", "--json", THRESHER_STATE=str(state)).stdout)["running"] is False

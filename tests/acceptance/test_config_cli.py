@@ -13,6 +13,7 @@ import pytest
 import yaml
 from psycopg import conninfo
 
+from tests.in_process import thresher_text
 from tests.processes import environment, eventually
 from tests.relay.secure import secure
 from thresher.cli.config import Pipeline, check
@@ -41,11 +42,8 @@ logging:
 """
 
 
-def thresher(*arguments: str, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
-    answer = subprocess.run(
-        [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=150, check=False,
-        env=environment(**variables), cwd=cwd,
-    )  # fmt: skip
+def thresher(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    answer = thresher_text(*arguments, **options)
     assert SECRET not in answer.stdout + answer.stderr
     return answer
 

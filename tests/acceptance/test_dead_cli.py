@@ -1,10 +1,7 @@
 """`thresher dead` on a real database: tables at 80 columns, known kinds only, a question before rows are dropped."""
 
 import json
-import os
-import pty
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +9,11 @@ import psycopg
 import pytest
 import yaml
 
-from tests.processes import environment
+from tests.in_process import thresher_text
 from thresher.db import TableName
 from thresher.outbox import Shape, create_schema
 from thresher.relay.names import companions
 
-SECONDS = 60
 ROWS = [
     (1, "orders", b"customer-1", "too-large", "the record has 2,000,111 bytes, and the topic takes 1,048,588 at most"),
     (2, "orders.returned", None, "no-topic", "orders.returned: this server does not host this topic-partition"),
@@ -43,22 +39,13 @@ def outbox(connection: psycopg.Connection[Any], dsn: str) -> str:
     return dsn
 
 
-def dead(dsn: str | None, *arguments: str, stdin: int = subprocess.DEVNULL) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "thresher", "dead", *arguments, *(["--ds", dsn] if dsn else [])],
-        stdin=stdin, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment(COLUMNS="80"),
-    )  # fmt: skip
+def dead(dsn: str | None, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    return thresher_text("dead", *arguments, *(["--ds", dsn] if dsn else []), columns=80, **options)
 
 
 def answered(dsn: str, answer: bytes, *chosen: str) -> "subprocess.CompletedProcess[str]":
     """Drop rows on a terminal, and answer the question."""
-    ours, theirs = pty.openpty()
-    try:
-        os.write(ours, answer)
-        return dead(dsn, "drop", *(chosen or ["--all"]), stdin=theirs)
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    return dead(dsn, "drop", *(chosen or ["--all"]), given=answer, terminal=True)
 
 
 def left(dsn: str) -> int:

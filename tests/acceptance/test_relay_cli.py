@@ -7,27 +7,23 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.in_process import thresher_text as thresher
 from tests.processes import environment, eventually, signal_a_thread
 from tests.relay.relaying import Place
 from thresher.cli.status import RelayUnreachable, ask
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
+from thresher.spark.session.session import Session
 
 # Only how long a failing test waits. Seen: 6 s until all shards are up.
 UP_SECONDS = 120.0
-
-
-def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=200, check=False,
-        env=environment(**variables),
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -66,6 +62,7 @@ class Running:
             nonlocal picture
             assert self.process.poll() is None, self.log.read_text()
             if at := self.status:
+                time.sleep(0.2)  # a page costs the relay some milliseconds
                 with contextlib.suppress(RelayUnreachable):
                     picture = ask(at)
             return picture and condition(picture)
@@ -126,7 +123,7 @@ def dead(at: Place) -> None:
     listed = json.loads(thresher("dead", "list", "--ds", at.dsn, "--json").stdout)
     (row,) = listed["rows"]
     assert (row["topic"], row["kind"], row["attempts"]) == ("not a topic", "malformed", 1)
-    assert "cannot be a topic" in thresher("dead", "list", "--ds", at.dsn, COLUMNS="300").stdout
+    assert "cannot be a topic" in thresher("dead", "list", "--ds", at.dsn, columns=300).stdout
     shown = thresher("dead", "show", str(row["id"]), "--ds", at.dsn, "--json")
     assert json.loads(shown.stdout)["value"] == "v"
     nothing = thresher("dead", "replay", "--ds", at.dsn)
@@ -145,9 +142,9 @@ def dead(at: Place) -> None:
     assert "1 row was dropped" in thresher("dead", "drop", "--kind", "malformed", "--yes", "--ds", at.dsn).stdout
 
 
-def test_a_history_is_verified_end_to_end(at: Place, tmp_path: Path) -> None:
+def test_a_history_is_verified_end_to_end(at: Place, spark: Session, tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
-    with running(at, tmp_path) as relay:
+    with at.relaying():
         pumped = thresher(
             "pump", "--records", "2000", "--keys", "20", "--topic", at.topic, "--rollback", "0.2", "--varied",
             "0.2", "--history", str(history), "--ds", at.dsn,
@@ -162,8 +159,6 @@ def test_a_history_is_verified_end_to_end(at: Place, tmp_path: Path) -> None:
         at.stash(Message(topic=at.topic, key="k", value="not the pump's"))
         # A row arrives once it is relayed and the broker has written the transaction's commit marker.
         eventually(lambda: (found := thresher(*asked)).returncode == 1 and "phantom 1" in found.stdout, UP_SECONDS)
-        relay.process.send_signal(signal.SIGINT)
-        assert relay.process.wait(UP_SECONDS) == 0
 
 
 def test_an_impossible_configuration_is_refused_before_anything_starts() -> None:
@@ -184,9 +179,9 @@ def test_a_missing_table_ends_the_relay_with_exit_code_4(at: Place) -> None:
 
 
 def test_a_relay_told_to_stop_while_starting_stops(at: Place, tmp_path: Path) -> None:
-    for line in ("status at", "has taken over"):
+    for line, number in (("status at", signal.SIGTERM), ("has taken over", signal.SIGINT)):
         with running(at, tmp_path) as relay:
             eventually(lambda line=line, log=relay.log: line in log.read_text(), UP_SECONDS)  # type: ignore[misc]
-            os.kill(relay.process.pid, signal.SIGTERM)
+            os.kill(relay.process.pid, number)
             assert relay.process.wait(UP_SECONDS) == 0, relay.log.read_text()
             assert "Traceback" not in relay.log.read_text()

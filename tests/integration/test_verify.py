@@ -1,8 +1,10 @@
+import functools
 import json
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +31,8 @@ from thresher.testing.reading import ReadingFailed, read_topics, rows_held
 
 HEADER = "pump-id"
 PARTITIONS, VALUE_BYTES = 3, 40
+# The topic's name in the history of a load that tests share.
+TOPIC = "load-of-all-tests"
 DEAD = (
     "CREATE TABLE outbox_dead AS SELECT *, now() AS dead_time, 'too large' AS reason FROM outbox"
     " WHERE id = (SELECT max(id) FROM outbox)"
@@ -45,8 +49,10 @@ class Scene:
     connection: psycopg.Connection[Any]
     history: Path
     producer: Producer = field(init=False)
+    admin: AdminClient = field(init=False)
 
     def __post_init__(self) -> None:
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
         self.producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.topic})
         self.producer.init_transactions()
 
@@ -95,8 +101,7 @@ class Scene:
 
     def _ends(self, level: IsolationLevel) -> dict[int, int]:
         asked = {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
-        client = AdminClient({"bootstrap.servers": self.bootstrap})
-        found = client.list_offsets(asked, isolation_level=level, request_timeout=60)
+        found = self.admin.list_offsets(asked, isolation_level=level, request_timeout=60)
         return {place.partition: future.result().offset for place, future in found.items()}
 
     def clear(self) -> None:
@@ -120,29 +125,60 @@ class Scene:
         return CliRunner().invoke(app, given, env={"THRESHER_DS": None})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A pumped outbox: the name of its database, which tests copy, and its history, whose topic is `TOPIC`."""
+
+    database: str
+    history: str
+
+
+@pytest.fixture(scope="module")
+def loads(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float], Load]]:
+    """Return a function that pumps a load, with a share of varied rows, once for all tests."""
+
+    @functools.cache
+    def load(varied: float) -> Load:
+        name = f"verify_load_{int(100 * varied)}"
+        dsn, history = stack.postgres.create_database(name), tmp_path_factory.mktemp(name) / "history.jsonl"
+        made.append(name)
+        with psycopg.connect(dsn) as connection:
+            create_schema(connection, TableName(table="outbox"))
+        plan = Plan(
+            dsn=dsn, records=600, keys=10, run="run", topic=TOPIC, writers=3, rollback_share=0.3, transaction_rows=7,
+            history=history, value_bytes=VALUE_BYTES, varied=varied, started=datetime.now(UTC),
+        )  # fmt: skip
+        Fleet(plan).run()
+        return Load(database=name, history=history.read_text())
+
+    made: list[str] = []
+    yield load
+    for name in made:
+        stack.postgres.drop_database(name)
+
+
 @pytest.fixture
 def scene(
     stack: Stack,
-    dsn: str,
-    connection: psycopg.Connection[Any],
+    loads: Callable[[float], Load],
     topic_prefix: str,
     tmp_path: Path,
     request: pytest.FixtureRequest,
-) -> Scene:
-    create_schema(connection, TableName(table="outbox"))
-    connection.commit()
+) -> Iterator[Scene]:
+    load = loads(getattr(request, "param", 0.0))
     topic, history = f"{topic_prefix}load", tmp_path / "history.jsonl"
+    history.write_text(load.history.replace(f'"{TOPIC}"', f'"{topic}"'))
     admin = Admin(stack.kafka.bootstrap)
     admin.create_topic(topic, partitions=PARTITIONS)
     # A broker may learn of the topic later than the controller.
     eventually(lambda: admin.topics(topic), 60)
-    plan = Plan(
-        dsn=dsn, records=600, keys=10, run="run", topic=topic, writers=3, rollback_share=0.3, transaction_rows=7,
-        history=history, value_bytes=VALUE_BYTES, varied=getattr(request, "param", 0.0),
-        started=datetime.now(UTC),
-    )  # fmt: skip
-    Fleet(plan).run()
-    return Scene(bootstrap=stack.kafka.bootstrap, topic=topic, dsn=dsn, connection=connection, history=history)
+    copy = topic.replace("-", "_")
+    with psycopg.connect(stack.postgres.dsn(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {copy} TEMPLATE {load.database}".encode())
+    dsn = stack.postgres.dsn(copy)
+    with psycopg.connect(dsn) as connection:
+        yield Scene(bootstrap=stack.kafka.bootstrap, topic=topic, dsn=dsn, connection=connection, history=history)
+    stack.postgres.drop_database(copy)
 
 
 # A share of the rows has no key, more headers, a partition, a timestamp.

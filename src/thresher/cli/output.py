@@ -10,17 +10,20 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from thresher.cli.layout.fitting import fitted
 from thresher.core.errors import InvalidInput
-from thresher.devstack.jars import Progress as FetchProgress
+
+# Tables, progress bars and the stack are imported where they are used: most commands start without them.
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from thresher.devstack.jars import Progress as FetchProgress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
@@ -144,6 +147,8 @@ def table(
 
     `rest` names what shows the columns that are left out. To a file or a pipe, all columns are printed.
     """
+    from rich.table import Table  # noqa: PLC0415
+
     found = fitted(columns, rows, width=_width(), importance=importance, shortened=shortened)
     shown = Table(*found.columns)
     for row in found.rows:
@@ -163,8 +168,10 @@ def _width() -> int | None:
 
 
 @contextlib.contextmanager
-def fetching() -> Iterator[FetchProgress]:
+def fetching() -> "Iterator[FetchProgress]":
     """Show the progress of Kafka's download, if there is one."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+
     columns = (TextColumn("fetching Kafka, once"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[jar]}"))
     with Progress(*columns, console=err, transient=True) as progress:
         task = None
@@ -179,8 +186,10 @@ def fetching() -> Iterator[FetchProgress]:
 
 
 @contextlib.contextmanager
-def working(what: str, total: int | None) -> Iterator[Progress]:
+def working(what: str, total: int | None) -> "Iterator[Progress]":
     """Show a progress bar with a rate. `total` may be None. The caller updates task 0 with `completed` and `rate`."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 from thresher.core.directories import cache_home
 from thresher.core.java import find_java
@@ -165,6 +164,8 @@ def fetch(jars: tuple[Jar, ...], directory: Path, progress: Progress | None = No
 
 
 def _module(jars: tuple[Jar, ...]) -> str:
+    from xml.sax.saxutils import quoteattr  # noqa: PLC0415 - imports an HTTP client, which only a download needs
+
     wanted = "\n".join(
         f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} rev={quoteattr(jar.revision)} "
         'transitive="false" conf="default->*"/>'

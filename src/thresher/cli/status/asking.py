@@ -1,8 +1,6 @@
 """Asks a process for its status, over HTTP."""
 
 import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 from thresher.core.errors import InvalidInput, ThresherError
@@ -16,6 +14,8 @@ class RelayUnreachable(ThresherError):  # noqa: N818
 
 def ask(at: str) -> dict[str, Any]:
     """Return the status of the process at HOST:PORT."""
+    import urllib.request  # noqa: PLC0415 - other commands start without an HTTP client
+
     host, _, port = at.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidInput(f"--at {at}: HOST:PORT is needed")
@@ -24,7 +24,7 @@ def ask(at: str) -> dict[str, Any]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://{host}:{port}/status", timeout=15) as answer:
             picture: dict[str, Any] = json.load(answer)
-    except (OSError, urllib.error.URLError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise RelayUnreachable(_why(at, error)) from error
     return picture
 
