@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.faults.proxied import proxied, proxy  # noqa: F401 - fixtures
+from tests.faults.proxied import proxied, proxy, shared_proxy  # noqa: F401 - fixtures
 from tests.kept_logs import KeptLogs, Reporter
 from tests.processes import ROOT, eventually, marked
 from tests.property.examples import QUICK

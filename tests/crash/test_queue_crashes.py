@@ -160,11 +160,11 @@ def test_a_consumer_stopped_past_its_session_starts_nothing_twice(consuming: Con
 
 
 def test_consumers_that_come_and_go_share_the_messages(consuming: Consuming) -> None:
-    sent = consuming.send(200)
+    sent = consuming.send(100)
     first = consuming.start()
-    for _ in range(3):
+    for _ in range(2):
         consuming.start()
-        sent |= consuming.send(100)
+        sent |= consuming.send(50)
     eventually(lambda: len(consuming.received()) > 20 and consuming.is_ready(0), PATIENCE_SECONDS, consuming.said)
     first.send_signal(signal.SIGTERM)
     sent |= consuming.send(100)
