@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-from tests.faults.proxied import proxied, proxy  # noqa: F401 - fixtures
+from tests.faults.proxied import proxied, proxy, shared_proxy  # noqa: F401 - fixtures
 from tests.kept_logs import KeptLogs, Reporter
 from tests.processes import ROOT, eventually, marked
 from tests.property.examples import QUICK

@@ -126,9 +126,9 @@ class CapturedOrders:
 
 
 @contextmanager
-def captured(orders: CapturedOrders, **keys: Any) -> Iterator[Capture]:
+def captured(orders: CapturedOrders, *, hook: str | None = None, **keys: Any) -> Iterator[Capture]:
     """Capture while the context lasts. An error that ends the capture is raised at its end."""
-    with Capture({**orders.keys, **keys}) as capture:
+    with Capture({**orders.keys, **keys}, hook=hook) as capture:
         eventually(
             lambda: (
                 (found := capture.snapshot()) is not None

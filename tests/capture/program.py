@@ -1,16 +1,14 @@
 """A capture as a program, with a hook for its workers. Takes its settings as JSON.
 
-python -m tests.capture.program '{"keys": {…}, "crash": {"point": "before-commit", "who": "worker", "done": "…"}}'
+python -m tests.capture.program '{"keys": {…}, "hook": "tests.capture.crash_hook:reached"}'
 """
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tests.capture.crash_hook import CRASH, HOOK
 from thresher.capture.capture import Capture
 from thresher.core.errors import ThresherError
 from thresher.spark.driver.signals import stopped_by_signals
@@ -19,11 +17,7 @@ from thresher.spark.driver.signals import stopped_by_signals
 def main(given: Mapping[str, Any]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    crash = given.get("crash")
-    if crash is not None:
-        # The JVM and its workers inherit the variable.
-        os.environ[CRASH] = json.dumps({**crash, "driver": os.getpid()})
-    capture = Capture(given["keys"], hook=None if crash is None else HOOK)
+    capture = Capture(given["keys"], hook=given.get("hook"))
     try:
         with stopped_by_signals(capture):
             capture.start()

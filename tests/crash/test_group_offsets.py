@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.processes import environment
+from tests.servers import stack_without_postgres
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 
-RESTARTS = 3
+RESTARTS = 2
 ASKS = """
-import signal, sys
+import signal, sys, time
 from thresher.core.errors import ThresherError
 from thresher.kafka.group_offsets import group_offsets
 
@@ -27,12 +28,13 @@ while not stopped:
             group_offsets(config, f"group-{number}", "topic", [0], timeout_seconds=1)
         except ThresherError:
             pass
+        time.sleep(0.05)
 """
 
 
 @pytest.fixture
 def own_stack() -> Iterator[Stack]:
-    with Stack() as running:
+    with stack_without_postgres() as running:
         yield running
 
 
@@ -47,10 +49,10 @@ def test_asking_for_offsets_survives_a_coordinator_that_is_not_ready(own_stack: 
         assert asking.stdout.readline() == b"ready\n"
         for _ in range(RESTARTS):
             # Long enough for the client to learn the coordinator.
-            time.sleep(3)
+            time.sleep(1.5)
             own_stack.kafka.nodes[number].kill()
             own_stack.kafka.start_node(number)
-        time.sleep(3)
+        time.sleep(1.5)
         asking.terminate()
         assert asking.wait(60) == 0, f"the process ended with {asking.returncode}"
     finally:

@@ -1,7 +1,10 @@
 """Consumers of queues that are killed, stopped and superseded: no message is lost, and none is started twice."""
 
+import contextlib
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 
 from tests.faults.program import Program
 from tests.processes import eventually, is_stopped
-from tests.queue.program import POINTS
+from tests.queue.program import POINTS, receive
 from tests.queue.topics import QueueTopics
 from thresher.devstack.stack import Stack
 from thresher.queue import MessageId, QueueService
@@ -31,14 +34,25 @@ class Consuming:
 
     def start(self, **settings: Any) -> Any:
         number = len(self.processes)
-        notes = self._directory / f"notes-{number}"
-        program = Program(
-            module="tests.queue.program",
-            settings={"keys": self._keys, "queue": QUEUE.decode(), "notes": str(notes), **settings},
-        )
+        program = Program(module="tests.queue.program", settings={**self._settings(str(number)), **settings})
         process = program.start(self._directory / f"log-{number}")
         self.processes.append(process)
         return process
+
+    @contextlib.contextmanager
+    def receiving_here(self) -> Iterator[None]:
+        """Receive in this process, as a program does, while the context lasts."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(receive, self._settings("here"), stop)
+            try:
+                yield
+            finally:
+                stop.set()
+            done.result(PATIENCE_SECONDS)
+
+    def _settings(self, name: str) -> dict[str, Any]:
+        return {"keys": self._keys, "queue": QUEUE.decode(), "notes": str(self._directory / f"notes-{name}")}
 
     def is_ready(self, number: int) -> bool:
         """Return whether a program has its signal handlers: before that, a signal ends Python."""
@@ -106,10 +120,9 @@ def test_a_killed_consumer_loses_nothing_and_starts_nothing_twice(consuming: Con
     eventually(consuming.topics.is_stable, PATIENCE_SECONDS)
     # Without a tracker, no consumer delivers the messages that the victim had started and not acked.
     left = _unfinished(consuming)
-    consuming.start()
-    eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
-    eventually(lambda: set(consuming.received()) >= sent - left, PATIENCE_SECONDS, consuming.said)
-    consuming.end()
+    with consuming.receiving_here():
+        eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
+        eventually(lambda: set(consuming.received()) >= sent - left, PATIENCE_SECONDS, consuming.said)
     assert consuming.topics.verdict(QUEUE, sent) == [], consuming.said()
     received = consuming.received()
     assert len(received) == len(set(received)), consuming.said()
@@ -124,19 +137,21 @@ def test_a_consumer_stopped_past_its_session_starts_nothing_twice(consuming: Con
     sent = consuming.send(60)
     sleeper = consuming.start(stop=point, after=3)
     eventually(lambda: is_stopped(sleeper.pid), PATIENCE_SECONDS, consuming.said)
-    consuming.start()
-    # By now the group has removed the stopped consumer, and the broker has timed out its transaction.
-    eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
-    sleeper.send_signal(signal.SIGCONT)
-    more = consuming.send(20)
-    eventually(lambda: consuming.all_passed() and set(consuming.received()) >= more, PATIENCE_SECONDS, consuming.said)
 
     def left() -> set[MessageId]:
         """The messages of a hand-off in doubt that another consumer had passed: the tracker redelivers them."""
         return _unfinished(consuming) if "a hand-off did not succeed at once" in consuming.said() else set()
 
-    # Started messages stay with their consumer, even one that was stopped for long.
-    eventually(lambda: set(consuming.received()) | left() == sent | more, PATIENCE_SECONDS, consuming.said)
+    with consuming.receiving_here():
+        # By now the group has removed the stopped consumer, and the broker has timed out its transaction.
+        eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
+        sleeper.send_signal(signal.SIGCONT)
+        more = consuming.send(20)
+        eventually(
+            lambda: consuming.all_passed() and set(consuming.received()) >= more, PATIENCE_SECONDS, consuming.said
+        )
+        # Started messages stay with their consumer, even one that was stopped for long.
+        eventually(lambda: set(consuming.received()) | left() == sent | more, PATIENCE_SECONDS, consuming.said)
     consuming.end()
     assert consuming.topics.verdict(QUEUE, sent | more) == [], consuming.said()
     received = consuming.received()
@@ -145,11 +160,11 @@ def test_a_consumer_stopped_past_its_session_starts_nothing_twice(consuming: Con
 
 
 def test_consumers_that_come_and_go_share_the_messages(consuming: Consuming) -> None:
-    sent = consuming.send(200)
+    sent = consuming.send(100)
     first = consuming.start()
-    for _ in range(3):
+    for _ in range(2):
         consuming.start()
-        sent |= consuming.send(100)
+        sent |= consuming.send(50)
     eventually(lambda: len(consuming.received()) > 20 and consuming.is_ready(0), PATIENCE_SECONDS, consuming.said)
     first.send_signal(signal.SIGTERM)
     sent |= consuming.send(100)

@@ -13,8 +13,9 @@ PATIENCE_SECONDS = 60.0
 SEND_MS = 4_000
 
 
-def test_a_send_that_timed_out_repeats_no_other_message(proxied: tuple[Stack, int], proxy: KafkaProxy) -> None:
-    topics = QueueTopics(proxy.address, direct=proxied[0].kafka.bootstrap, partitions=1, send_timeout=SEND_MS)
+def test_a_send_that_timed_out_repeats_no_other_message(stack: Stack, shared_proxy: KafkaProxy) -> None:
+    proxy = shared_proxy
+    topics = QueueTopics(proxy.address, direct=stack.kafka.bootstrap, partitions=1, send_timeout=SEND_MS)
     with QueueService(topics.config) as service:
         producer = service.queue("q").producer()
         producer.send(b"first")

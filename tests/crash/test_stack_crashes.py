@@ -30,6 +30,16 @@ with Stack() as stack:
     print(json.dumps({"directory": str(stack.directory), "pids": [server.pid for server in stack.servers]}), flush=True)
     time.sleep(600)
 """
+# The same with Postgres alone, which starts much sooner than Kafka.
+POSTGRES_OWNER = """
+import json, time
+from thresher.devstack.stack import Stack
+stack = Stack()
+stack.postgres.prepare()
+stack.postgres.start()
+print(json.dumps({"directory": str(stack.directory), "pids": [stack.postgres.server.pid]}), flush=True)
+time.sleep(600)
+"""
 # Interrupts itself as Ctrl-C does, after its host process has started and long before its servers have.
 INTERRUPTED = """
 import os, signal, sys, time
@@ -62,10 +72,14 @@ def test_a_throwaway_stack_is_gone_after_its_owner_died() -> None:
             (
                 number,
                 owners.enter_context(
-                    subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, env=environment())
+                    subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment())
                 ),
             )
-            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
+            for number, script in (
+                (signal.SIGKILL, OWNER),
+                (signal.SIGTERM, POSTGRES_OWNER),
+                (signal.SIGSEGV, POSTGRES_OWNER),
+            )
         ]
         told, everybody = [], set()
         for _, owner in died:
@@ -82,8 +96,8 @@ def test_a_throwaway_stack_is_gone_after_its_owner_died() -> None:
 def test_a_stack_ends_although_its_owners_forked_child_lives() -> None:
     # The child holds the owner's ends of all pipes open, so only the change of parent shows that the owner died. The
     # fork comes before the owner's first output.
-    fork = "import os\n    if os.fork() == 0: time.sleep(600); os._exit(0)\n    print("
-    script = OWNER.replace("print(", fork)
+    fork = "import os\nif os.fork() == 0: time.sleep(600); os._exit(0)\nprint("
+    script = POSTGRES_OWNER.replace("print(", fork)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment()) as owner:
         assert owner.stdout is not None
         told = json.loads(owner.stdout.readline())
@@ -159,12 +173,11 @@ def test_a_killed_postgres_restarts_despite_a_busy_backend(stack: Stack, dsn: st
 def test_concurrent_stack_commands_leave_one_stack_or_none(state: Path) -> None:
     command = [sys.executable, "-m", "thresher", "stack"]
     ups = [subprocess.Popen([*command, "up", "--name", "crash", "--json"], stdout=subprocess.PIPE) for _ in range(2)]
-    polls = [subprocess.Popen([*command, "status", "--name", "crash"], stdout=subprocess.DEVNULL) for _ in range(2)]
+    poll = subprocess.Popen([*command, "status", "--name", "crash"], stdout=subprocess.DEVNULL)
     told = [json.loads(up.communicate(timeout=150)[0]) for up in ups]
     assert [up.returncode for up in ups] == [0, 0]
     assert told[0]["processes"] == told[1]["processes"]
-    for poll in polls:
-        poll.wait()
+    poll.wait()
     assert NamedStack("crash").endpoints() is not None
     up = subprocess.Popen([*command, "up", "--name", "crash"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     subprocess.run(

@@ -46,3 +46,11 @@ def proxy(proxied: tuple[Stack, int]) -> Iterator[KafkaProxy]:
     stack, port = proxied
     with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as listening:
         yield listening
+
+
+@pytest.fixture
+def shared_proxy(stack: Stack) -> Iterator[KafkaProxy]:
+    """A proxy in front of the run's broker, for tests that do not stop the broker itself."""
+    (listener,) = (each for each in stack.kafka.options.listeners if each.name == PROXIED)
+    with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=listener.advertised_ports[0]) as listening:
+        yield listening

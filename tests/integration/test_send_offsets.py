@@ -1,6 +1,5 @@
 """A group's offsets in a transaction: committed with the records, not committed, or reported as unknown."""
 
-import itertools
 import time
 from typing import Any
 
@@ -18,11 +17,9 @@ from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.testing.proxy import Api, Cut, Drop, Hold, KafkaProxy
 
-PROXIED = "PROXIED"
 LONG = TransactionTimeouts.within(60.0)
 # The timeouts of a queue's transactions.
 SHORT = TransactionTimeouts.within(5.0)
-_numbers = itertools.count(1)
 
 
 class Place:
@@ -88,8 +85,8 @@ def place(stack: Stack, topic_prefix: str, patient: None) -> Place:
 
 
 @pytest.fixture
-def wired(proxied: tuple[Stack, int], proxy: KafkaProxy) -> Place:
-    return Place(proxied[0], f"wired-{next(_numbers)}", proxy.address)
+def wired(stack: Stack, topic_prefix: str, shared_proxy: KafkaProxy) -> Place:
+    return Place(stack, f"{topic_prefix}wired", shared_proxy.address)
 
 
 def test_offsets_are_committed_with_the_records(place: Place) -> None:
@@ -176,10 +173,10 @@ APIS = pytest.mark.parametrize("api", [Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_CO
 
 
 @APIS
-def test_a_lost_answer_leaves_the_offsets_unknown(wired: Place, proxy: KafkaProxy, api: Api) -> None:
+def test_a_lost_answer_leaves_the_offsets_unknown(wired: Place, shared_proxy: KafkaProxy, api: Api) -> None:
     producer = wired.producer(SHORT)
     wired.write(producer, b"never")
-    lost = proxy.on_answer(api, Drop(), times=1)
+    lost = shared_proxy.on_answer(api, Drop(), times=1)
     began = time.monotonic()
     with pytest.raises(OffsetsUnknown):
         wired.send(producer, 5)
@@ -194,12 +191,12 @@ def test_a_lost_answer_leaves_the_offsets_unknown(wired: Place, proxy: KafkaProx
 
 @APIS
 def test_a_cut_off_answer_leaves_offsets_or_producer_in_doubt(
-    wired: Place, proxy: KafkaProxy, api: Api, monkeypatch: pytest.MonkeyPatch
+    wired: Place, shared_proxy: KafkaProxy, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
     producer = wired.producer()
     wired.write(producer, b"record")
-    lost = proxy.on_answer(api, Cut(), times=1)
+    lost = shared_proxy.on_answer(api, Cut(), times=1)
     try:
         # The client may or may not report the broken connection. It repeats the request in both cases.
         wired.send(producer, 5)
@@ -216,11 +213,11 @@ def test_a_cut_off_answer_leaves_offsets_or_producer_in_doubt(
 
 
 def test_late_offsets_do_not_touch_the_next_transaction(
-    wired: Place, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+    wired: Place, shared_proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = wired.producer(make=silent)
     wired.write(producer, b"first")
-    late = proxy.on_request(Api.TXN_OFFSET_COMMIT, Hold(hang_up=True), times=1)
+    late = shared_proxy.on_request(Api.TXN_OFFSET_COMMIT, Hold(hang_up=True), times=1)
     # The client repeats the request by itself, and succeeds.
     wired.send(producer, 5)
     assert late.matched == 1
@@ -232,9 +229,9 @@ def test_late_offsets_do_not_touch_the_next_transaction(
     successor = wired.producer()
     wired.write(successor, b"next")
     wired.send(successor, 20)
-    answers = proxy.answers[Api.TXN_OFFSET_COMMIT]
+    answers = shared_proxy.answers[Api.TXN_OFFSET_COMMIT]
     late.release()
-    eventually(lambda: proxy.answers[Api.TXN_OFFSET_COMMIT] > answers or None, 60)
+    eventually(lambda: shared_proxy.answers[Api.TXN_OFFSET_COMMIT] > answers or None, 60)
     successor.commit()
     assert wired.offset() == 20
     assert wired.records() == [b"first", b"next"]

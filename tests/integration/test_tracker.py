@@ -267,7 +267,7 @@ def test_lost_markers_end_the_tracker_unless_accepted(topics: QueueTopics) -> No
     assert isinstance(error, PositionLost)
     assert "has lost 15 markers" in str(error)
     assert "accept-lost-markers" in str(error)
-    with tracked(topics, **{"accept-lost-markers": True}):
+    with tracked(topics, accept_lost_markers=True):
         write(topics, start(2, 200))
         await_redelivered(topics, 1)
 

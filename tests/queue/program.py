@@ -73,12 +73,17 @@ class Dying(KafkaClients):
 
 
 def main(given: Mapping[str, Any]) -> None:
-    kind = signal.SIGSTOP if "stop" in given else signal.SIGKILL
-    point, after = given.get("die") or given.get("stop"), int(given.get("after", 1))
-    notes = Path(given["notes"]).open("a", encoding="ascii", buffering=1)  # noqa: SIM115 - until the process dies
-    # The first transaction commits the group's first offsets and has no records.
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    receive(given, stop)
+
+
+def receive(given: Mapping[str, Any], stop: threading.Event) -> None:
+    """Receive and ack messages until the event is set."""
+    kind = signal.SIGSTOP if "stop" in given else signal.SIGKILL
+    point, after = given.get("die") or given.get("stop"), int(given.get("after", 1))
+    notes = Path(given["notes"]).open("a", encoding="ascii", buffering=1)  # noqa: SIM115 - a killed process closes it too
+    # The first transaction commits the group's first offsets and has no records.
     clients = Dying(point, after + (point == "polled"), kind)
     with QueueService(given["keys"], clients=clients) as service, service.queue(given["queue"]).consumer() as consumer:
         notes.write("ready\n")
@@ -95,6 +100,7 @@ def main(given: Mapping[str, Any]) -> None:
             if point == "acked" and received == after:
                 clients.die()
     notes.write("closed\n")
+    notes.close()
 
 
 if __name__ == "__main__":

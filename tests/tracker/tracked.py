@@ -21,16 +21,17 @@ PATIENCE_SECONDS = 30.0
 ALONE = {"election": "none", "status": "off"}
 
 
-def tracker_of(topics: QueueTopics, **section: Any) -> Tracker:
+def tracker_of(topics: QueueTopics, *, hook: str | None = None, **section: Any) -> Tracker:
     """Return a tracker for these topics, not started."""
     given = topics.config.model_dump(by_alias=True, exclude_unset=True)
-    return Tracker({**given, "redelivery-tracker": {**given.get("redelivery-tracker", {}), **ALONE, **section}})
+    own = {**given.get("redelivery-tracker", {}), **ALONE, **section}
+    return Tracker({**given, "redelivery-tracker": own}, hook=hook)
 
 
 @contextmanager
-def tracked(topics: QueueTopics, **section: Any) -> Iterator[Tracker]:
+def tracked(topics: QueueTopics, *, hook: str | None = None, **section: Any) -> Iterator[Tracker]:
     """Track these topics while the context lasts. An error that ends the tracker is raised at its end."""
-    with tracker_of(topics, **section) as tracker:
+    with tracker_of(topics, hook=hook, **section) as tracker:
         eventually(
             lambda: (
                 (found := tracker.snapshot()) is not None
