@@ -101,14 +101,17 @@ def descendants(pid: int) -> set[int]:
 
 
 def eventually(condition: Callable[[], object], seconds: float, complaint: Callable[[], str] = lambda: "") -> None:
-    """Wait until the condition holds. It is tried once more after the deadline, in case this process was stalled."""
-    deadline = time.monotonic() + seconds
+    """Wait until the condition holds. It is tried once more after the deadline, in case this process was stalled.
+
+    The longer it takes, the less often it is tried: a condition may cost a connection to a server.
+    """
+    began = time.monotonic()
     while True:
-        last = time.monotonic() >= deadline
+        waited = time.monotonic() - began
         if condition():
             return
-        assert not last, f"not within {seconds} s. {complaint()}"
-        time.sleep(0.05)
+        assert waited < seconds, f"not within {seconds} s. {complaint()}"
+        time.sleep(min(0.05 + waited / 20, 0.25))
 
 
 def open_directory() -> Path:
