@@ -1,23 +1,27 @@
 """Relays that were stopped, replaced and resumed: their rows in flight reach neither Kafka nor the database.
 
 The longest time-out that could help a zombie or its successor is the broker's transaction time-out, 15 s. All zombies
-are stopped for longer, in parallel.
+are stopped for longer.
 """
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.faults.zombie import Zombie
-from tests.processes import eventually
+from tests.faults import stalling
+from tests.faults.zombie import PATIENT, Zombie
+from tests.processes import eventually, is_stopped
 from tests.relay.load import Load
 from tests.relay.relay_program import relay_of
-from tests.relay.relaying import Place, Relaying
+from tests.relay.relaying import POLICY, Place, Relaying
 from thresher.core.errors import Superseded
 from thresher.delivery.crash_points import CrashPoint
 from thresher.delivery.names import progress_topic, sessions
@@ -32,19 +36,16 @@ from thresher.spark.session.session import Session
 
 STOPPED_SECONDS = 17.0
 pytestmark = pytest.mark.timeout(400)
-# By stopped part: the crash points of its shards, and the number of shards of its successor.
-ZOMBIES: dict[str, tuple[dict[int, CrashPoint], int]] = {
-    "worker": ({0: CrashPoint.COMMITTED, 1: CrashPoint.FLUSHED}, 2),
-    "jvm": ({0: CrashPoint.BEFORE_BEGIN, 1: CrashPoint.BEFORE_COMMIT}, 1),
-    "driver": ({0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.SETTLING}, 1),
-    "whole": ({0: CrashPoint.BEFORE_COMMIT, 1: CrashPoint.SETTLING}, 2),
-    # At least once: one shard has unsent rows in its client, the other has rows to purge.
-    "marker": ({0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.COMMITTED}, 2),
+# The crash points of the shards of a stopped program.
+POINTS = {0: CrashPoint.BEFORE_COMMIT, 1: CrashPoint.SETTLING, 2: CrashPoint.PRODUCED_SOME}
+# The crash points of stopped workers on the run's Spark.
+WORKERS: dict[Delivery, dict[int, CrashPoint]] = {
+    Delivery.EXACTLY_ONCE: {0: CrashPoint.COMMITTED, 1: CrashPoint.FLUSHED, 2: CrashPoint.BEFORE_BEGIN},
+    # One shard has unsent rows in its client, the other has rows to purge.
+    Delivery.AT_LEAST_ONCE: {0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.COMMITTED},
 }
-
-
-def delivery_of(victim: str) -> Delivery:
-    return Delivery.AT_LEAST_ONCE if victim == "marker" else Delivery.EXACTLY_ONCE
+# Rows per second: enough for a few in each transaction.
+RATE = 30.0
 
 
 @pytest.fixture
@@ -79,53 +80,79 @@ def moves(place: Place, relay: Relaying) -> None:
     )
 
 
-@pytest.mark.timeout(900)
+def takes_over(place: Place, successor: Relaying) -> None:
+    """Wait until this relay works, and until no session of another term is left.
+
+    The take-over ends the zombie's sessions, so nothing waits for its row locks. A part of the zombie that was not
+    stopped may connect once more, and then ends too.
+    """
+    moves(place, successor)
+    successor.until(partial(nobody_else, place, successor), 15)
+
+
+def not_fenced(successor: Relaying) -> None:
+    """Check that a zombie did not fence its successor."""
+    assert not any("fenced" in str(shard.last_error) for shard in successor.shards)
+
+
 def test_a_resumed_zombie_relay_sends_and_settles_nothing(places: Callable[[str], Place], tmp_path: Path) -> None:
-    with contextlib.ExitStack() as scene:
-        loads: dict[str, Load] = {}
-        outboxes: dict[str, Place] = {}
-        zombies: dict[str, Zombie] = {}
-        for victim, (points, _) in ZOMBIES.items():
-            at = outboxes[victim] = places(victim)
-            loads[victim] = Load(at, tmp_path, writers=1, rate=100.0)
-            program = relay_of(at, delivery=delivery_of(victim))
-            stopped_part = "whole" if victim == "marker" else victim
-            zombies[victim] = Zombie(program, tmp_path / victim, victim=stopped_part, points=points)
-            scene.enter_context(zombies[victim])
-            scene.enter_context(loads[victim])
-        for zombie in zombies.values():
-            assert all(arrival["rows"] for arrival in zombie.arrive().values())
-        for zombie in zombies.values():
-            zombie.stop()
+    at = places("program")
+    zombie = Zombie(relay_of(at), tmp_path / "zombie", victim="whole", points=POINTS)
+    with Load(at, tmp_path, writers=1, rate=RATE) as load, zombie:
+        assert all(arrival["rows"] for arrival in zombie.arrive().values())
+        zombie.stop()
         stopped = time.monotonic()
-        successors = {
-            victim: scene.enter_context(outboxes[victim].relaying(shards=shards, delivery=delivery_of(victim)))
-            for victim, (_, shards) in ZOMBIES.items()
-        }
-        for victim, successor in successors.items():
-            at = outboxes[victim]
-            moves(at, successor)
-            # The take-over has ended the zombie's sessions, so nothing waits for its row locks. A part of the zombie
-            # that was not stopped may connect once more, and then ends too.
-            successor.until(partial(nobody_else, at, successor), 15)
-        eventually(lambda: time.monotonic() - stopped > STOPPED_SECONDS, STOPPED_SECONDS)
-        for zombie in zombies.values():
+        with at.relaying(shards=1) as successor:
+            takes_over(at, successor)
+            eventually(lambda: time.monotonic() - stopped > STOPPED_SECONDS, STOPPED_SECONDS)
+            # At first, the zombie's driver cannot stop its workers: only the servers can refuse them.
+            zombie.go_on("worker")
+            time.sleep(3.0)
+            # Then, its driver has a JVM that does not answer.
+            zombie.go_on("driver")
+            time.sleep(1.0)
             zombie.go_on()
-        codes = {victim: zombie.process.wait(180) for victim, zombie in zombies.items()}
-        for victim, zombie in zombies.items():
-            assert codes[victim] == 3, (victim, codes, zombie.said())
-        for victim, load in loads.items():
+            assert zombie.process.wait(180) == 3, zombie.said()
             load.end()
-            # A zombie does not fence its successor.
-            assert not any("fenced" in str(shard.last_error) for shard in successors[victim].shards)
-    for victim, load in loads.items():
-        # Even a reader of all records sees nothing of the rows that the at-least-once client still had.
-        load.require_clean(500, everything=delivery_of(victim) is Delivery.AT_LEAST_ONCE)
+            not_fenced(successor)
+    load.require_clean(100)
+
+
+@pytest.mark.parametrize("delivery", WORKERS)
+def test_resumed_zombie_workers_send_and_settle_nothing(
+    places: Callable[[str], Place], tmp_path: Path, delivery: Delivery
+) -> None:
+    at, points = places("workers"), WORKERS[delivery]
+    zombie = at.relaying(
+        shards=len(points),
+        delivery=delivery,
+        hook=stalling.HOOK,
+        policy=replace(POLICY, **PATIENT),
+        limits={"batch_rows": 50},
+    )
+    with Load(at, tmp_path, writers=1, rate=RATE) as load, zombie, contextlib.ExitStack() as held:
+        held.enter_context(stalling.stalled(points, lambda: None))
+        workers = [zombie.pid(shard) for shard in points]
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+            held.callback(os.kill, worker, signal.SIGCONT)
+        stopped = time.monotonic()
+        with at.relaying(shards=2, delivery=delivery) as successor:
+            takes_over(at, successor)
+            eventually(lambda: time.monotonic() - stopped > STOPPED_SECONDS, STOPPED_SECONDS)
+            # The older leader has not killed them: they go on in the middle of their work.
+            assert all(map(is_stopped, workers))
+            held.close()
+            assert isinstance(zombie.ended(), Superseded)
+            load.end()
+            not_fenced(successor)
+    # Even a reader of all records sees nothing of the rows that the at-least-once client still had.
+    load.require_clean(100, everything=delivery is Delivery.AT_LEAST_ONCE)
 
 
 def test_leaders_take_over_from_other_numbers_of_shards(places: Callable[[str], Place], tmp_path: Path) -> None:
     at = places("layouts")
-    with Load(at, tmp_path) as load, contextlib.ExitStack() as scene:
+    with Load(at, tmp_path, rate=RATE) as load, contextlib.ExitStack() as scene:
         older: list[Relaying] = []
         for shards in (2, 3, 1):
             newer = scene.enter_context(at.relaying(shards=shards))
@@ -141,7 +168,7 @@ def test_leaders_take_over_from_other_numbers_of_shards(places: Callable[[str], 
         assert all(isinstance(relay.ended(), Superseded) for relay in older if relay is not leader)
         load.end()
         assert at.sql("SELECT shards FROM thresher_relay") == [(leader.relay.workload.shards,)]
-    load.require_clean(500)
+    load.require_clean(100)
 
 
 def test_progress_of_a_newer_version_is_refused_before_take_over(places: Callable[[str], Place]) -> None:

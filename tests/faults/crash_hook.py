@@ -1,14 +1,16 @@
 """A hook for workers at crash points: a worker stops at the ordered point, and reports after recovery.
 
-A directory, whose path is in the environment, holds the orders: `order-<shard>` names the crash point. A worker that
-reaches it writes `arrived-<shard>`, with its process and the rows in flight, and waits until it is killed or
-`go-<shard>` exists. `hit-<shard>` names the rows in flight at the last kill. After recovery, the worker notes in
-`recovered` how many of them are left.
+A directory holds the orders. Its path is in the environment; workers on the run's own Spark have none of their own, and
+find it in the run's temporary directory. `order-<shard>` names the crash point. A worker that reaches it writes
+`arrived-<shard>`, with its process and the rows in flight, and waits until it is killed or `go-<shard>` exists.
+`hit-<shard>` names the rows in flight at the last kill. After recovery, the worker notes in `recovered` how many of
+them are left.
 """
 
 import importlib
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,8 +27,13 @@ def variables(orders: Path, left: str = "") -> dict[str, str]:
     return {_ORDERS: str(orders), _LEFT: left}
 
 
+def of_the_run() -> Path:
+    """Return the directory of the orders to workers on the run's Spark."""
+    return Path(tempfile.gettempdir()) / "thresher-orders"
+
+
 def reached(point: CrashPoint, shard: int, rows: list[int]) -> None:
-    where = Path(os.environ[_ORDERS])
+    where = Path(os.environ[_ORDERS]) if _ORDERS in os.environ else of_the_run()
     if point is CrashPoint.RECOVERED:
         _look(where, shard)
     order = where / f"order-{shard}"
@@ -51,11 +58,12 @@ def _look(where: Path, shard: int) -> None:
     if not hit.exists():
         return
     given = json.loads(hit.read_text())
-    module, _, function = os.environ[_LEFT].partition(":")
-    left = getattr(importlib.import_module(module), function)(given["rows"])
-    line = {"shard": shard, "number": given["number"], "left": left, "of": len(given["rows"])}
-    with (where / "recovered").open("a") as log:
-        log.write(json.dumps(line) + "\n")
+    module, _, function = os.environ.get(_LEFT, "").partition(":")
+    if function:
+        left = getattr(importlib.import_module(module), function)(given["rows"])
+        line = {"shard": shard, "number": given["number"], "left": left, "of": len(given["rows"])}
+        with (where / "recovered").open("a") as log:
+            log.write(json.dumps(line) + "\n")
     hit.unlink()
 
 

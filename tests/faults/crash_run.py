@@ -6,7 +6,6 @@ commit, and none before.
 """
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -18,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 from tests.faults import crash_hook
 from tests.faults.crash_hook import COMMIT_SENT
+from tests.faults.orders import ARRIVAL_SECONDS, Orders
 from tests.faults.scene import END_SECONDS, Scene
 from tests.faults.subject import CrashSubject
 from tests.processes import descendants, eventually, is_java
@@ -46,8 +46,6 @@ GROUPS = (PLAIN, RECOVERING)
 CRASH_POINTS = [str(point) for group in GROUPS for point in group]
 BEFORE_COMMIT = {CrashPoint.BEFORE_BEGIN, CrashPoint.PRODUCED_SOME, CrashPoint.FLUSHED, CrashPoint.BEFORE_COMMIT}
 VICTIMS = ("worker", "driver", "jvm")
-# Seen: 3 s until all workers have reached their crash points, 9 s with a driver that has to start first.
-ARRIVAL_SECONDS = 150.0
 # Settings for programs of a crash run: however long the machine stalls, only the run kills a worker at a crash point.
 PATIENT = {"silence_seconds": 300.0, "deaf_seconds": 300.0}
 
@@ -88,7 +86,7 @@ class CrashRun(Scene[C]):
 
     def __init__(self, subject: C, *, nodes: int = 1) -> None:
         super().__init__(subject, nodes=nodes)
-        self.orders = self.directory / "orders"
+        self._orders = Orders(self.directory / "orders", self.said)
         self.report = Report()
         self.exits: list[int] = []
         self._number = 0
@@ -96,7 +94,7 @@ class CrashRun(Scene[C]):
         self._commits: dict[tuple[int, int], int] = {}
 
     def __enter__(self) -> Self:
-        self.orders.mkdir()
+        self._orders.directory.mkdir()
         super().__enter__()
         self.proxies[1].on_request(Api.END_TXN, self._note_commit)
         return self
@@ -105,7 +103,7 @@ class CrashRun(Scene[C]):
         self, *, hook: str | None = crash_hook.HOOK, variables: Mapping[str, str] | None = None, **settings: Any
     ) -> "subprocess.Popen[bytes]":
         """Start a program whose workers stop at crash points."""
-        told = crash_hook.variables(self.orders, self.subject.left)
+        told = crash_hook.variables(self._orders.directory, self.subject.left)
         return super().start(variables={**told, **(variables or {})}, hook=hook, **settings)
 
     # Rounds
@@ -127,11 +125,11 @@ class CrashRun(Scene[C]):
             for shard, point in ordered.items():
                 if waiting:
                     held[shard] = self._hold_answer(shard)
-                self._order(shard, point)
+                self._orders.stop(shard, point)
             for shard, point in ordered.items():
                 if waiting:
                     held[shard].wait(timeout_seconds=ARRIVAL_SECONDS)
-                workers.append(self._hit(victim, shard, self._arrived(shard, point)))
+                workers.append(self._hit(victim, shard, self._orders.arrived(shard, point)))
         self._kill(victim, workers)
         for rule in held.values():
             rule.release(Cut())
@@ -143,7 +141,7 @@ class CrashRun(Scene[C]):
         self._expected[self._number] = Hit(
             number=self._number, point=arrival["point"], victim=victim, rows=len(arrival["rows"])
         )
-        self._write_hit(shard, arrival["rows"], self._number)
+        self._orders.expect_recovery(shard, arrival["rows"], self._number)
         pid: int = arrival["pid"]
         return pid
 
@@ -151,32 +149,14 @@ class CrashRun(Scene[C]):
         """Kill workers after a commit, so that recovery has rows to settle; stop their successors in recovery."""
         rows = {}
         for shard in points:
-            self._order(shard, CrashPoint.COMMITTED)
+            self._orders.stop(shard, CrashPoint.COMMITTED)
         for shard, point in points.items():
-            arrival = self._arrived(shard, CrashPoint.COMMITTED)
+            arrival = self._orders.arrived(shard, CrashPoint.COMMITTED)
             rows[shard] = arrival["rows"]
-            self._write_hit(shard, rows[shard], 0)
-            self._order(shard, point)
+            self._orders.expect_recovery(shard, rows[shard])
+            self._orders.stop(shard, point)
             os.kill(arrival["pid"], signal.SIGKILL)
-        return {shard: self._arrived(shard, point) | {"rows": rows[shard]} for shard, point in points.items()}
-
-    def _order(self, shard: int, point: str) -> None:
-        draft = self.orders / f"draft-{shard}"
-        draft.write_text(str(point))
-        draft.rename(self.orders / f"order-{shard}")
-
-    def _arrived(self, shard: int, point: str) -> dict[str, Any]:
-        path = self.orders / f"arrived-{shard}"
-        eventually(path.exists, ARRIVAL_SECONDS, lambda: f"no worker reached {point} on shard {shard}: {self.said()}")
-        found: dict[str, Any] = json.loads(path.read_text())
-        path.unlink()
-        assert found["point"] == point
-        return found
-
-    def _write_hit(self, shard: int, rows: list[int], number: int) -> None:
-        draft = self.orders / f"hit-draft-{shard}"
-        draft.write_text(json.dumps({"rows": rows, "number": number}))
-        draft.rename(self.orders / f"hit-{shard}")
+        return {shard: self._orders.arrived(shard, point) | {"rows": rows[shard]} for shard, point in points.items()}
 
     def _kill(self, victim: str, workers: list[int]) -> None:
         assert self.process is not None
@@ -201,17 +181,13 @@ class CrashRun(Scene[C]):
         waiting = set(self._expected)
 
         def recovered() -> bool:
-            for line in self._recovered_lines():
+            for line in self._orders.recoveries():
                 number = line["number"]
                 if number in self._expected:
                     self._judge(self._expected.pop(number), line)
             return not waiting & set(self._expected)
 
         eventually(recovered, ARRIVAL_SECONDS, lambda: f"no recovery after {orders}: {self.said()}")
-
-    def _recovered_lines(self) -> list[dict[str, Any]]:
-        path = self.orders / "recovered"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def _judge(self, hit: Hit, line: dict[str, Any]) -> None:
         left = 0 if hit.point not in BEFORE_COMMIT else line["of"]
@@ -231,7 +207,7 @@ class CrashRun(Scene[C]):
     def _hold_answer(self, shard: int) -> Rule:
         def armed(frame: Frame) -> Hold | None:
             mine = self._commits.get((frame.connection, frame.correlation)) == shard
-            return Hold() if mine and (self.orders / f"arrived-{shard}").exists() else None
+            return Hold() if mine and self._orders.has_arrived(shard) else None
 
         return self.proxies[1].on_answer(Api.END_TXN, armed, times=1)
 
@@ -258,14 +234,13 @@ def schedule(seed: int, hits: int, shards: int) -> Iterator[Round]:
         yield from _rounds(draw, victim, CRASH_POINTS * (max(1, hits - 2) if victim == "worker" else 1), shards)
 
 
-def short_schedule(seed: int, hits: int, shards: int) -> Iterator[Round]:
-    """Yield rounds that hit every crash point `hits` times: workers, and once the driver or its JVM."""
+def short_schedule(seed: int, shards: int) -> Iterator[Round]:
+    """Yield rounds that kill workers at every crash point, and the JVM and the driver at two others of each group."""
     draw = random.Random(seed)
-    yield from _rounds(draw, "worker", CRASH_POINTS * (hits - 1), shards)
-    # Two points of each group make a round for the JVM. The driver is killed at all others.
-    java = [str(point) for group in GROUPS for point in draw.sample(group, 2)]
-    yield from _rounds(draw, "jvm", java, shards)
-    yield from _rounds(draw, "driver", [point for point in CRASH_POINTS if point not in java], shards)
+    yield from _rounds(draw, "worker", CRASH_POINTS, shards)
+    drawn = [draw.sample(group, 4) for group in GROUPS]
+    yield from _rounds(draw, "jvm", [str(point) for points in drawn for point in points[:2]], shards)
+    yield from _rounds(draw, "driver", [str(point) for points in drawn for point in points[2:]], shards)
 
 
 def _rounds(draw: random.Random, victim: str, points: Sequence[str], shards: int) -> Iterator[Round]:

@@ -17,7 +17,7 @@ from thresher.spark.process import Process, find_process
 # Seen: 6 s until four programs have reached their crash points on an idle machine.
 ARRIVAL_SECONDS = 200.0
 # A stopped process must be able to resume: none is ended for its silence.
-PATIENT = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
+PATIENT: dict[str, Any] = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
 
 
 class Zombie:
@@ -31,7 +31,7 @@ class Zombie:
         settings = {"shards": len(points), "hook": crash_hook.HOOK, "policy": PATIENT}
         self._program = program.changed(variables=crash_hook.variables(directory), **settings)
         self._workers: list[Process] = []
-        self._stopped: list[Process] = []
+        self._stopped: dict[str, list[Process]] = {}
 
     def __enter__(self) -> Self:
         self._directory.mkdir()
@@ -63,20 +63,25 @@ class Zombie:
     def stop(self) -> None:
         """Stop the victim: its workers, its JVM, its driver, or the whole."""
         below = descendants(self.process.pid)
-        driver = _there([self.process.pid])
-        self._stopped = {
-            "worker": self._workers,
+        parts = {
+            "driver": _there([self.process.pid]),
             "jvm": _there(filter(is_java, below)),
-            "driver": driver,
-            "whole": [*driver, *_there(below)],
-        }[self.victim]
-        _signal(self._stopped, signal.SIGSTOP)
+            "worker": self._workers,
+        }
+        if self.victim == "whole":
+            known = {process.pid for part in parts.values() for process in part}
+            self._stopped = {**parts, "rest": _there(below - known)}
+        else:
+            self._stopped = {self.victim: parts[self.victim]}
+        for part in self._stopped.values():
+            _signal(part, signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """Resume the victim, and release its shards from their crash points."""
+    def go_on(self, *parts: str) -> None:
+        """Resume these parts of the victim, or all of it, and release its shards from their crash points."""
         for shard in self._points:
             (self._directory / f"go-{shard}").touch()
-        _signal(self._stopped, signal.SIGCONT)
+        for part in parts or tuple(self._stopped):
+            _signal(self._stopped.pop(part), signal.SIGCONT)
 
     def said(self) -> str:
         return (self._directory / "log").read_text(errors="replace")[-3000:]

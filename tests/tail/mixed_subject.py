@@ -25,7 +25,6 @@ from tests.relay.load import Load
 from tests.relay.mixed_rows import Rows
 from tests.relay.mixed_subject import TRANSFORM, MixedRelay, relay_kinds
 from tests.relay.subject import NAME, TABLE
-from tests.tail.subject import SLOT
 from thresher.db.log_names import log_prefix
 from thresher.db.lsn import lsn_number
 from thresher.db.names import TableName
@@ -37,6 +36,7 @@ from thresher.tail.log_source import LogSource, TableSource
 from thresher.tail.settings import Via
 from thresher.tail.slot import create_slot
 
+SLOT = f"thresher_{TABLE.table}"
 LAYOUT: Mapping[str, Any] = {"transforms": True}
 # Longer than the faults in which a topic is missing or denied.
 _GRACE_SECONDS = 60.0

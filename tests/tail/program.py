@@ -15,11 +15,6 @@ from thresher.tail.leader.workload import TailWorkload
 from thresher.tail.settings import TailLimits, TailSettings, Via
 
 
-def nothing_left(rows: list[int]) -> int:
-    """Return 0: rows of the WAL have only numbers of their attempt, so none can be counted after a recovery."""
-    return 0 * len(rows)
-
-
 def main() -> int:
     given: dict[str, Any] = json.loads(sys.argv[1])
     if given.get("hook") == drift.HOOK:
@@ -32,6 +27,7 @@ def main() -> int:
         dsn=given["dsn"],
         outbox=TableName(table="outbox"),
         via=via,
+        slot=given.get("slot"),
         kafka={"bootstrap.servers": given["bootstrap"], **given.get("kafka", {})},
         limits=TailLimits(batch_rows=given.get("batch_rows", 50), grace_seconds=given.get("grace_seconds", 0.5)),
         transforms=tuple(given.get("transforms", ())),
