@@ -84,7 +84,7 @@ def test_goharvests_table_is_relayed_too(place: Places) -> None:
     at = place(shape=Shape.GOHARVEST)
     at.stash(*(Message(topic=at.topic, key=f"k{n % 7}", value=f"v{n}", headers=[("n", str(n))]) for n in range(500)))
     at.stash(Message(topic=at.topic, key="k0", value=None))
-    with at.relaying(shards=3) as relaying:
+    with at.relaying(shards=2) as relaying:
         found = at.read(501)
         relaying.until(lambda: at.pending() == 0)
     for key in {message.key() for message in found}:
@@ -97,7 +97,7 @@ def test_goharvests_table_is_relayed_too(place: Places) -> None:
 
 def test_late_commits_are_sent_and_rolled_back_rows_are_not(place: Places) -> None:
     at = place()
-    with psycopg.connect(at.dsn) as late, psycopg.connect(at.dsn) as gone, at.relaying() as relaying:
+    with psycopg.connect(at.dsn) as late, psycopg.connect(at.dsn) as gone, at.relaying(shards=1) as relaying:
         at.outbox.stash(late, Message(topic=at.topic, key="late", value="low id"))
         at.outbox.stash(gone, Message(topic=at.topic, key="gone", value="never"))
         at.stash(*(Message(topic=at.topic, key=f"k{n}", value="high id") for n in range(50)))
@@ -110,7 +110,7 @@ def test_late_commits_are_sent_and_rolled_back_rows_are_not(place: Places) -> No
 
 def test_rows_keep_their_order_per_key_under_load(place: Places) -> None:
     at = place()
-    count = 3000
+    count = 1500
 
     def write() -> None:
         with psycopg.connect(at.dsn) as connection:
@@ -214,11 +214,11 @@ def test_a_record_too_large_is_dead_alone_among_many(place: Places) -> None:
     narrow = f"{at.prefix}narrow"
     at.admin.create_topic(narrow, partitions=2, config={"max.message.bytes": "20000"})
     rows = [
-        Message(topic=narrow, key=f"k{n % 50}", value=b"x" * 30_000 if n == 6_000 else str(n)) for n in range(10_000)
+        Message(topic=narrow, key=f"k{n % 50}", value=b"x" * 30_000 if n == 3_000 else str(n)) for n in range(5_000)
     ]
     at.stash(*rows)
     with at.relaying(shards=1, producer={"compression.type": "none"}, producer_factory=PRODUCER) as relaying:
-        found = at.read(9_999, narrow, seconds=90)
+        found = at.read(4_999, narrow, seconds=90)
         relaying.until(lambda: at.pending() == 0)
         relaying.undisturbed()
     in_order(found)
@@ -259,7 +259,7 @@ def test_unsendable_rows_are_dead_with_their_reason(place: Places) -> None:
     assert [kind for kind, _ in found] == kinds
     assert at.sql("SELECT octet_length(kafka_value) FROM outbox_dead ORDER BY id DESC LIMIT 1") == [(17_000_000,)]
     assert ["unequal" in found[0][1], "no name" in found[1][1], "not a topic" in found[2][1]] == [True] * 3
-    assert "it has 3" in found[3][1]
+    assert "the topic has 3 partitions" in found[3][1]
 
 
 def test_a_blocked_key_waits_and_other_keys_are_sent(place: Places) -> None:
@@ -269,7 +269,7 @@ def test_a_blocked_key_waits_and_other_keys_are_sent(place: Places) -> None:
     )  # A header without a value.
     at.stash(*(Message(topic=at.topic, key="blocked", value=str(n)) for n in range(500)))
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value="free") for n in range(200)))
-    settings: dict[str, Any] = {"poison": Poison.BLOCK_KEY, "limits": {"batch_rows": 50}}
+    settings: dict[str, Any] = {"shards": 1, "poison": Poison.BLOCK_KEY, "limits": {"batch_rows": 50}}
     with at.relaying(**settings) as relaying:
         assert set(values(at.read(200))) == {b"free"}
         relaying.until(lambda: at.pending() == 500)
@@ -308,7 +308,7 @@ def test_rows_of_a_missing_topic_wait_while_others_are_sent(place: Places) -> No
     missing = f"{at.prefix}missing"
     at.stash(*(Message(topic=missing, key=f"k{n}", value=str(n)) for n in range(200)))
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(200)))
-    with at.relaying(limits={"batch_rows": 50}) as relaying:
+    with at.relaying(shards=1, limits={"batch_rows": 50}) as relaying:
         at.read(200)
         # A row that was sent may not be settled yet.
         relaying.until(lambda: missing in relaying.relay.alarms and at.pending() == 200)
@@ -350,9 +350,9 @@ def test_a_change_of_shards_repeats_and_reorders_nothing(place: Places) -> None:
 
 def test_a_newer_relay_supersedes_the_older_one(place: Places) -> None:
     at = place()
-    with at.relaying() as older:
+    with at.relaying(shards=1) as older:
         older.until(lambda: older.up)
-        with at.relaying() as newer:
+        with at.relaying(shards=1) as newer:
             error = older.ended()
             at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(100)))
             at.read(100)
@@ -546,7 +546,7 @@ def test_rows_that_cannot_be_deleted_end_the_relay(place: Places, partition: int
     at = place()
     keep_rows(at)
     at.stash(Message(topic=at.topic, key="k", value="1", partition=partition))
-    ended_by_kept_rows(at.relaying(shards=1, producer_factory=PRODUCER))
+    ended_by_kept_rows(at.relaying(shards=1, producer_factory=PRODUCER, limits={"grace_seconds": 1.0}))
     assert len(at.read(sent)) == sent
 
 
@@ -615,14 +615,14 @@ def test_rows_of_a_restored_database_are_not_sent_again(place: Places, stack: St
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(60)))
     at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_value FROM outbox")
-    with at.relaying(shards=3, limits={"batch_rows": 5}) as relaying:
+    with at.relaying(shards=2, limits={"batch_rows": 5}) as relaying:
         at.read(60)
         relaying.until(lambda: at.pending() == 0)
     at.sql("INSERT INTO outbox (id, create_time, kafka_topic, kafka_key, kafka_value) SELECT * FROM backup")
     stack.postgres.server.stop()
     stack.postgres.start()
     at.stash(Message(topic=at.topic, key="k1", value="60"))
-    with at.relaying(shards=2) as relaying:
+    with at.relaying(shards=1) as relaying:
         relaying.until(lambda: at.pending() == 0)
         found = at.read(61)
     in_order(found)
@@ -693,8 +693,12 @@ def test_settling_stays_fast_with_statistics_of_an_empty_table(place: Places, se
     at.sql("VACUUM ANALYZE outbox")
     with at.relaying(settling=settling, shards=1) as relaying:
         relaying.until(lambda: relaying.relay.term)
-        at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(30_000)))
-        # Measured: 2 s. With a join that is planned for an empty table it takes minutes.
+        at.sql(
+            "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value)"
+            " SELECT %s, convert_to('k' || n, 'UTF8'), 'v' FROM generate_series(1, 20000) n",
+            at.topic,
+        )
+        # Measured: 1 s. With a join that is planned for an empty table it takes minutes.
         relaying.until(lambda: at.pending() == 0, 60)
 
 
@@ -720,7 +724,7 @@ def test_idle_session_timeout_does_not_end_an_idle_relays_sessions(place: Places
             at.stash(Message(topic=at.topic, key="k", value=str(number)))
             at.read(number + 1)
             # Longer than `idle_session_timeout`.
-            time.sleep(2.0)
+            time.sleep(1.5)
         assert at.pending() == 0
         relaying.undisturbed()
 

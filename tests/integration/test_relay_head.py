@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.relay.reads import arrow_of, ids_of, read
-from tests.relay.relaying import Place, taken_over
+from tests.relay.relaying import Place, tables_created
 from thresher.db.postgres.arrow_session import ArrowSession
 from thresher.db.postgres.sessions import incarnation
 from thresher.db.problem import DatabaseLost
@@ -31,8 +31,8 @@ SHARDS = 2
 
 
 @pytest.fixture(params=[Shape.THRESHER, Shape.GOHARVEST], ids=str)
-def place(request: pytest.FixtureRequest, stack: Stack, dsn: str, topic_prefix: str) -> Place:
-    return Place(stack, dsn, topic_prefix, shape=request.param)
+def place(request: pytest.FixtureRequest, stack: Stack, dsn: str) -> Place:
+    return Place(stack, dsn, "none-", shape=request.param, partitions=0)
 
 
 def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
@@ -50,8 +50,7 @@ def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
 
 
 def test_oversized_keys_and_headers_stay_in_the_database(place: Place) -> None:
-    # The take-over creates the table of dead rows, which the reader queries.
-    settings = taken_over(place.settings(shards=SHARDS, limits={"batch_bytes": BATCH_BYTES})).settings
+    settings = tables_created(place.settings(shards=SHARDS, limits={"batch_bytes": BATCH_BYTES}))
     if place.shape is Shape.GOHARVEST:
         # The column was widened by hand.
         place.sql("ALTER TABLE outbox ALTER COLUMN kafka_key TYPE text")
@@ -73,10 +72,10 @@ def test_oversized_keys_and_headers_stay_in_the_database(place: Place) -> None:
 
 
 @pytest.fixture
-def head(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[tuple[Place, PendingRows]]:
+def head(stack: Stack, dsn: str) -> Iterator[tuple[Place, PendingRows]]:
     """Yield the reader of the only shard of an outbox in our own shape."""
-    place = Place(stack, dsn, topic_prefix)
-    settings = taken_over(place.settings(shards=1, limits={"batch_bytes": BATCH_BYTES})).settings
+    place = Place(stack, dsn, "none-", partitions=0)
+    settings = tables_created(place.settings(shards=1, limits={"batch_bytes": BATCH_BYTES}))
     with psycopg.connect(settings.dsn) as connection:
         since = incarnation(connection, settings.outbox).since
     with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, 1), since)) as head:
@@ -293,7 +292,7 @@ def test_only_windows_are_planned_with_bitmap_scans(
 def test_a_shard_visits_no_rows_of_other_shards(head: tuple[Place, PendingRows]) -> None:
     place, _ = head
     backlog(place, 20_000, "'k' || n %% 1000")
-    settings = taken_over(place.settings(shards=8)).settings
+    settings = place.settings(shards=8)
     with psycopg.connect(settings.dsn) as connection:
         since = incarnation(connection, settings.outbox).since
     with contextlib.closing(PendingRows(settings, "tests", buckets_of(1, 8), since)) as reader:

@@ -1,13 +1,17 @@
 """A relay in the test process, on the run's Spark, and the values that tests look at."""
 
+import contextlib
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, Self
 
 import psycopg
 from confluent_kafka import Consumer, Message, TopicPartition
+from psycopg.rows import tuple_row
 
 from tests.processes import eventually
 from thresher.core.errors import ThresherError
@@ -18,6 +22,7 @@ from thresher.outbox import Outbox, Shape, create_schema
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Limits, Settings, ShardAssignment
+from thresher.relay.store import store_of
 from thresher.service.leading import Leading
 from thresher.service.workload import Workload
 from thresher.spark.driver.snapshot import ShardSnapshot
@@ -30,6 +35,8 @@ RELAYED_SECONDS = 60.0
 POLICY = Policy(
     beat_seconds=0.2, back_off_most_seconds=2.0, healthy_seconds=10.0, silence_seconds=15.0, deaf_seconds=30.0
 )
+# An idle shard looks for rows less often than by default: a test's relay is idle for most of its time.
+POLL_SECONDS = 0.05
 
 
 class Relaying:
@@ -123,12 +130,43 @@ class Relaying:
         eventually(met, seconds, lambda: f"not met: {self.relay.snapshot()}")
 
 
-class Place:
+class Asking:
+    """Queries over one connection that is kept: a test that waits asks often, and a connection costs 15 ms."""
+
+    dsn: str
+    _kept: tuple[str, psycopg.Connection[Any]] | None = None
+
+    def ask(self, query: str, *, row_factory: Any = tuple_row) -> list[Any]:
+        """Return the answer to a query without side effects. It is asked again if the connection was lost."""
+
+        def answer(connection: psycopg.Connection[Any]) -> list[Any]:
+            return connection.cursor(row_factory=row_factory).execute(query.encode()).fetchall()
+
+        if self._kept is not None and self._kept[0] == self.dsn:
+            with contextlib.suppress(psycopg.OperationalError):
+                return answer(self._kept[1])
+        opened = psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None)
+        weakref.finalize(self, opened.close)
+        if self._kept is not None:
+            self._kept[1].close()
+        self._kept = (self.dsn, opened)
+        return answer(opened)
+
+
+class Place(Asking):
     """An outbox in a database, and topics under a prefix, both of one test."""
 
     def __init__(
-        self, stack: Stack, dsn: str, prefix: str, *, shape: Shape = Shape.THRESHER, table: str = "outbox"
+        self,
+        stack: Stack,
+        dsn: str,
+        prefix: str,
+        *,
+        shape: Shape = Shape.THRESHER,
+        table: str = "outbox",
+        partitions: int = 3,
     ) -> None:
+        """`partitions`: those of the topic; with 0 there is no topic, for tests without a broker."""
         self.stack, self.dsn, self.prefix, self.shape = stack, dsn, prefix, shape
         self.table = TableName(table=table)
         self.outbox = Outbox(table, shape=shape)
@@ -136,10 +174,11 @@ class Place:
         self.admin = Admin(stack.kafka.bootstrap)
         with psycopg.connect(dsn) as connection:
             create_schema(connection, self.table, shape)
-        self.admin.create_topic(self.topic, partitions=3)
+        if partitions:
+            self.admin.create_topic(self.topic, partitions=partitions)
 
     def settings(self, **changes: Any) -> Settings:
-        limits = changes.pop("limits", {})
+        limits = {"poll_seconds": POLL_SECONDS, **changes.pop("limits", {})}
         values: dict[str, Any] = {
             "name": f"{self.prefix}relay",
             "dsn": self.dsn,
@@ -167,14 +206,21 @@ class Place:
 
     def pending(self) -> int:
         where = " WHERE dispatched_time IS NULL" if self.shape is Shape.THRESHER else ""
-        return int(self.sql(f"SELECT count(*) FROM {self.table}{where}")[0][0])
+        return int(self.ask(f"SELECT count(*) FROM {self.table}{where}")[0][0])
 
     def dead(self) -> list[tuple[Any, ...]]:
-        return self.sql(f"SELECT id, kind, reason, attempts, blocking FROM {self.table.companion('_dead')} ORDER BY id")
+        return self.ask(f"SELECT id, kind, reason, attempts, blocking FROM {self.table.companion('_dead')} ORDER BY id")
 
     def read(self, count: int, *topics: str, seconds: float = RELAYED_SECONDS) -> list[Message]:
         """Read committed records until there are `count`, and check that there are no more."""
         return read_committed(self.stack.kafka.bootstrap, topics or (self.topic,), count, seconds)
+
+
+def tables_created(settings: Settings) -> Settings:
+    """Create the tables that a take-over creates, for a reader without a broker, and return the settings."""
+    with closing(store_of(settings).session("tests", locate=True)) as session:
+        session.create_tables()
+    return settings
 
 
 def taken_over(settings: Settings) -> ShardAssignment:
@@ -207,7 +253,7 @@ def read_committed(
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,
+            "fetch.wait.max.ms": 100,
         }
     )
     messages: list[Message] = []
