@@ -65,7 +65,8 @@ class KeptLogs:
     def save(self, test: str) -> Path | None:
         """Copy the end of each log to a directory of the failed test, and return it; None if the test had no logs."""
         self.look()
-        links = sorted(self._links.iterdir())
+        # The run itself may fail at its end, when the links are gone.
+        links = sorted(self._links.iterdir()) if self._links.exists() else []
         if not links:
             return None
         place = self._failures / re.sub(r"[^\w.-]+", "_", test)[-150:]

@@ -103,12 +103,14 @@ def test_a_stack_ends_although_its_owners_forked_child_lives() -> None:
         told = json.loads(owner.stdout.readline())
         children = descendants(owner.pid)
         owner.kill()
-    eventually(lambda: not any(map(alive, told["pids"])), GONE_SECONDS)
-    # The keepers remove the directory first, so that only the child is killed below.
-    eventually(lambda: not Path(told["directory"]).exists(), GONE_SECONDS)
-    for child in children:
-        if alive(child):
-            os.kill(child, signal.SIGKILL)
+    try:
+        eventually(lambda: not any(map(alive, told["pids"])), GONE_SECONDS)
+        # The keepers remove the directory first, so that only the child is killed below.
+        eventually(lambda: not Path(told["directory"]).exists(), GONE_SECONDS)
+    finally:
+        for child in children:
+            if alive(child):
+                os.kill(child, signal.SIGKILL)
 
 
 def test_a_server_ends_with_its_keeper(tmp_path: Path) -> None:

@@ -345,8 +345,14 @@ def test_more_nodes_than_three_are_refused() -> None:
 
 
 def test_a_setting_that_postgres_refuses_is_explained() -> None:
-    with pytest.raises(StackProblem, match="unrecognized configuration parameter"):
-        Stack(postgres=PostgresOptions(settings={"no_such_thing": "1"})).start()
+    stack = Stack(postgres=PostgresOptions(settings={"no_such_thing": "1"}))
+    try:
+        # Without the broker, which would start in vain.
+        stack.postgres.prepare()
+        with pytest.raises(StackProblem, match="unrecognized configuration parameter"):
+            stack.postgres.start()
+    finally:
+        stack.stop()
 
 
 def test_leftovers_of_a_dead_owner_are_removed_later(stack: Stack) -> None:
