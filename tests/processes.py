@@ -101,14 +101,18 @@ def descendants(pid: int) -> set[int]:
 
 
 def eventually(condition: Callable[[], object], seconds: float, complaint: Callable[[], str] = lambda: "") -> None:
-    """Wait until the condition holds. It is tried once more after the deadline, in case this process was stalled."""
-    deadline = time.monotonic() + seconds
+    """Wait until the condition holds. It is tried once more after the deadline, in case this process was stalled.
+
+    The longer it takes, the longer are the pauses, up to 0.2 s: a question to a server costs it some milliseconds.
+    """
+    began = time.monotonic()
+    deadline = began + seconds
     while True:
         last = time.monotonic() >= deadline
         if condition():
             return
         assert not last, f"not within {seconds} s. {complaint()}"
-        time.sleep(0.05)
+        time.sleep(min(0.2, max(0.05, (time.monotonic() - began) / 20)))
 
 
 def open_directory() -> Path:
