@@ -20,7 +20,7 @@ from thresher.outbox import Message, Shape
 from thresher.relay.settings import Delivery
 from thresher.testing.reading import read_topics
 
-MANY, KEYS = 600, 20
+MANY, KEYS = 300, 20
 FAULTY = "tests.faults.faulty:faulty"
 
 
@@ -49,8 +49,12 @@ def by_key(read: list[Read]) -> Iterator[list[int]]:
 
 
 def test_rows_arrive_once_and_in_order_without_faults(place: Place) -> None:
+    """A third of the rows at the beginning is unmarked, the others were marked by two processes that died."""
     place.stash(*(message(place, number) for number in range(MANY)))
-    with place.relaying(delivery=Delivery.AT_LEAST_ONCE) as relaying:
+    mark = "session_id" if place.shape is Shape.DEIMOS else "leader_id"
+    place.sql(f"UPDATE {place.table} SET {mark} = %s WHERE id %% 3 > 0", uuid.uuid4())
+    place.sql(f"UPDATE {place.table} SET {mark} = %s WHERE id %% 7 = 0", uuid.uuid4())
+    with at_least_once(place) as relaying:
         relaying.until(lambda: place.pending() == 0)
         place.stash(*(message(place, number) for number in range(MANY, MANY + 10)))
         read = place.read(MANY + 10)
@@ -68,20 +72,21 @@ def sent(relaying: Relaying, rows: int) -> bool:
     return relaying.total("relayed") >= rows
 
 
-@pytest.mark.parametrize("relays", [1, 3, pytest.param(8, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("relays", [2, pytest.param(8, marks=pytest.mark.soak)])
 def test_failed_records_lead_to_direct_repeats_at_most(ours: Place, tmp_path: Path, relays: int) -> None:
-    # A lower rate than that of a relay with a fault in every batch. Measured: 400 rows in 2 s.
-    with Load(ours, tmp_path, own_keys=True, keys=120, rate=120.0) as load, contextlib.ExitStack() as scene:
+    # A lower rate than that of a relay with a fault in most batches. Few keys, because a batch has a row of each key:
+    # the larger it is, the more often it fails as a whole.
+    with Load(ours, tmp_path, own_keys=True, keys=20, rate=40.0) as load, contextlib.ExitStack() as scene:
         older: list[Relaying] = []
         for _ in range(relays):
             newer = scene.enter_context(at_least_once(ours, producer_factory=FAULTY))
             # The relay continues despite repeated faults.
-            for wanted in (200, 400, 600):
+            for wanted in (50, 100, 150):
                 newer.until(partial(sent, newer, wanted))
             assert all(isinstance(relay.ended(), Superseded) for relay in older)
             older = [newer]
         load.end()
-    verdict = load.require_clean(400 * relays, everything=True)
+    verdict = load.require_clean(100 * relays, everything=True)
     assert verdict.repeated > 0
     assert verdict.rolled_back > 0
 
@@ -94,21 +99,10 @@ def test_ended_database_sessions_lead_to_direct_repeats_at_most(ours: Place, tmp
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND application_name LIKE 'thresher/%'"
             )
-        relaying.until(partial(sent, relaying, 500))
+        relaying.until(partial(sent, relaying, 400))
         load.end()
-    assert relaying.total("relayed") >= 500
-    load.require_clean(400, everything=True)
-
-
-def test_rows_marked_by_a_dead_goharvest_are_sent_in_order(place: Place) -> None:
-    place.stash(*(message(place, number) for number in range(MANY)))
-    mark = "session_id" if place.shape is Shape.DEIMOS else "leader_id"
-    place.sql(f"UPDATE {place.table} SET {mark} = %s WHERE id %% 3 > 0", uuid.uuid4())
-    place.sql(f"UPDATE {place.table} SET {mark} = %s WHERE id %% 7 = 0", uuid.uuid4())
-    with at_least_once(place) as relaying:
-        relaying.until(lambda: place.pending() == 0)
-    for numbers in by_key(place.read(MANY)):
-        assert numbers == sorted(numbers)
+    assert relaying.total("relayed") >= 400
+    load.require_clean(300, everything=True)
 
 
 def test_a_late_lower_id_is_sent_without_waiting_for_gaps(ours: Place) -> None:
@@ -167,7 +161,7 @@ def test_poison_rows_are_dead_and_others_arrive_despite_faults(ours: Place, fact
         " VALUES (%s, 'h', 'v', '{a,b}', '{x}')",
         ours.topic,
     )
-    with at_least_once(ours, shards=2, producer_factory=factory, limits={"grace_seconds": 1.0}) as relaying:
+    with at_least_once(ours, shards=1, producer_factory=factory, limits={"grace_seconds": 1.0}) as relaying:
         relaying.until(lambda: ours.pending() == 0, 90)
     kinds = [kind for _, kind, *_ in ours.dead()]
     assert sorted(kinds) == ["malformed"] + ["no-topic"] * 6 + ["too-large"] * 6

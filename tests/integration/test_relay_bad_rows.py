@@ -17,7 +17,7 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.spark.session.session import Session
 
-ROWS = 20_000
+ROWS = 5_000
 SEED = 6
 # The client's limit for key and value together; and the largest value with a key of two bytes for a topic that allows
 # record batches of 20,000 bytes.

@@ -17,6 +17,7 @@ from thresher.db.postgres.head_queries import bounded_query, head_by_id_query, h
 from thresher.db.postgres.marks import PostgresMarks
 from thresher.db.postgres.sessions import connect
 from thresher.db.shape_columns import created
+from thresher.devstack.stack import Stack
 from thresher.outbox import Shape, create_schema
 
 OUTBOX = TableName(table="outbox")
@@ -25,18 +26,31 @@ BUCKETS = list(range(64))
 PENDING, PRIMARY = "outbox_bucket_id_idx", "outbox_pkey"
 
 
-@pytest.fixture
-def empty(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+@pytest.fixture(
+    scope="module", params=["one key", "many keys", "rows since it was empty", "settled rows", "no statistics"]
+)
+def filled(request: pytest.FixtureRequest, stack: Stack) -> Iterator[str]:
+    """Yield the data source of a filled outbox, for tests that change nothing in it."""
+    name = "plans"
+    dsn = stack.postgres.create_database(name)
     with psycopg.connect(dsn) as connection:
         create_schema(connection, OUTBOX)
         connection.execute(statement("outbox_dead_create", OUTBOX))
+        # Otherwise autovacuum might gather the statistics that a test does without.
+        connection.execute("ALTER TABLE outbox SET (autovacuum_enabled = false)")
     with connect(dsn, "tests") as connection:
+        fill(connection, request.param)
+    yield dsn
+    stack.postgres.drop_database(name)
+
+
+@pytest.fixture
+def session(filled: str) -> Iterator[psycopg.Connection[Any]]:
+    with connect(filled, "tests") as connection:
         yield connection
 
 
-@pytest.fixture(params=["one key", "many keys", "rows since it was empty", "settled rows", "no statistics"])
-def session(request: pytest.FixtureRequest, empty: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
-    kind = request.param
+def fill(empty: psycopg.Connection[Any], kind: str) -> None:
     if kind == "rows since it was empty":
         empty.execute("VACUUM ANALYZE outbox")
     keys = 1 if kind == "one key" else 1000
@@ -49,7 +63,6 @@ def session(request: pytest.FixtureRequest, empty: psycopg.Connection[Any]) -> p
         empty.execute("UPDATE outbox SET dispatched_time = now() WHERE mod(id, 100) > 0")
     if kind in {"one key", "many keys", "settled rows"}:
         empty.execute("VACUUM ANALYZE outbox")
-    return empty
 
 
 def indexes(node: dict[str, Any]) -> Iterator[str]:

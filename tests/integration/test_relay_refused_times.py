@@ -8,7 +8,7 @@ from thresher.outbox import Message
 from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
 
-LATE, GOOD = 12, 5_000
+LATE, GOOD = 12, 2_000
 
 
 @pytest.fixture

@@ -148,7 +148,8 @@ def started(directory: Path, number: int, given: dict[str, Any]) -> Iterator[Cou
             process.kill()
 
 
-@pytest.mark.parametrize("election", [ElectionKind.LEASE, ElectionKind.NELI])
+# Both kinds of election are killed in the elections' own tests.
+@pytest.mark.parametrize("election", [ElectionKind.NELI, pytest.param(ElectionKind.LEASE, marks=pytest.mark.soak)])
 def test_a_standby_leads_when_the_leader_is_killed(
     stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path, election: ElectionKind
 ) -> None:

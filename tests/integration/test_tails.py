@@ -107,8 +107,8 @@ def test_rolled_back_rows_are_not_published(place: Places) -> None:
 
 def test_rows_by_copy_and_a_huge_transaction_are_published_whole(place: Places) -> None:
     at = place()
-    count = 40_000
-    with at.tailing() as tailing:
+    count = 12_000
+    with at.tailing(limits={"batch_rows": 1_000}) as tailing:
         tailing.until(lambda: tailing.up)
         ((position,),) = at.sql("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint")
         with psycopg.connect(at.dsn) as connection:
@@ -220,9 +220,6 @@ def test_a_dropped_or_recreated_slot_ends_the_tail(place: Places, via: Via) -> N
         tailing.until(lambda: tailing.up)
         at.stash(Message(topic=at.topic, key="k", value="2"))
         assert values(at.read(2)) == [b"1", b"2"]
-    with at.tailing() as tailing:
-        tailing.until(lambda: tailing.up)
-        at.read(2)
 
 
 def test_a_recreated_slot_is_noticed_in_the_first_term(place: Places) -> None:
@@ -300,7 +297,7 @@ def test_an_outbox_moves_from_relay_to_tail_and_back(place: Places) -> None:
         at.read(10)
         relaying.until(lambda: at.pending() == 0)
     write(1)
-    with pytest.raises(OtherReader, match=r"1 rows of .* wait"):
+    with pytest.raises(OtherReader, match=r"1 rows of .* are not published yet"):
         switching.join(at.settings(), give_up(relayed))
     with at.relaying(relayed) as relaying:
         relaying.until(lambda: at.pending() == 0)
@@ -344,10 +341,10 @@ def test_published_rows_are_deleted_after_their_time(place: Places) -> None:
 def test_a_killed_worker_is_replaced(place: Places) -> None:
     at = place()
     with at.tailing() as tailing:
-        for n in range(3):
+        for n in range(2):
             at.stash(*(Message(topic=at.topic, key="k", value=str(100 * n + m)) for m in range(100)))
             os.kill(tailing.pid(0), signal.SIGKILL)
-        assert len(at.read(300)) == 300
+        assert len(at.read(200)) == 200
 
 
 def test_a_watch_that_loses_its_session_goes_on(place: Places) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException, Producer
+from psycopg.rows import dict_row
 
 from tests.processes import eventually
 from tests.relay.relaying import RELAYED_SECONDS, Place
@@ -142,8 +143,7 @@ class LockedPlace(Place):
 
     def locks(self) -> dict[str, dict[str, Any]]:
         """Return the rows of the lock table, by name."""
-        with psycopg.connect(self.dsn, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
-            found = connection.execute(f"SELECT * FROM {locks_table(self.table, self.shape)}".encode()).fetchall()
+        found = self.ask(f"SELECT * FROM {locks_table(self.table, self.shape)}", row_factory=dict_row)
         return {row["topic"]: row for row in found}
 
     def admin_end(self, topic: str) -> int:

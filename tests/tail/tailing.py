@@ -10,7 +10,7 @@ import psycopg
 from confluent_kafka import Message
 
 from tests.processes import eventually
-from tests.relay.relaying import POLICY, RELAYED_SECONDS, Relaying, read_committed
+from tests.relay.relaying import POLICY, POLL_SECONDS, RELAYED_SECONDS, Asking, Relaying, read_committed
 from thresher.db import TableName
 from thresher.db.log_slots import LogSlot
 from thresher.db.postgres.replication.slots import PostgresSlots
@@ -19,7 +19,7 @@ from thresher.db.shape import Shape
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import Outbox, create_schema
-from thresher.relay.settings import Settings
+from thresher.relay.settings import Limits, Settings
 from thresher.spark.policy import Policy
 from thresher.tail.leader.workload import TailWorkload
 from thresher.tail.log_source import LogSource, Source, TableSource
@@ -39,7 +39,7 @@ class Tailing(Relaying):
         super().__init__(workload, policy=policy, hook=hook, **options)
 
 
-class TailPlace:
+class TailPlace(Asking):
     """An outbox in a database, with a slot, and topics under a prefix, all of one test."""
 
     def __init__(
@@ -98,13 +98,14 @@ class TailPlace:
     def relay_settings(self) -> Settings:
         """Return the settings of a relay of the same outbox, under the same name."""
         tail = self.settings()
-        return Settings(name=tail.name, dsn=tail.dsn, outbox=tail.outbox, kafka=tail.kafka)
+        limits = Limits(poll_seconds=POLL_SECONDS)
+        return Settings(name=tail.name, dsn=tail.dsn, outbox=tail.outbox, kafka=tail.kafka, shards=1, limits=limits)
 
     def relaying(self, settings: Settings) -> Relaying:
         return Relaying(settings, policy=POLICY)
 
     def pending(self) -> int:
-        return int(self.sql("SELECT count(*) FROM outbox")[0][0])
+        return int(self.ask("SELECT count(*) FROM outbox")[0][0])
 
     def stash(self, *messages: Any) -> None:
         with psycopg.connect(self.dsn) as connection:
@@ -116,7 +117,7 @@ class TailPlace:
             return cursor.fetchall() if cursor.description else []
 
     def dead(self) -> list[tuple[Any, ...]]:
-        return self.sql("SELECT id, kind, reason, kafka_topic, kafka_value FROM outbox_dead ORDER BY id")
+        return self.ask("SELECT id, kind, reason, kafka_topic, kafka_value FROM outbox_dead ORDER BY id")
 
     def read(self, count: int, *topics: str, seconds: float = RELAYED_SECONDS) -> list[Message]:
         """Read committed records until there are `count`, and check that there are no more."""
