@@ -28,7 +28,7 @@ while not stopped:
             group_offsets(config, f"group-{number}", "topic", [0], timeout_seconds=1)
         except ThresherError:
             pass
-        time.sleep(0.05)
+        time.sleep(0.2)
 """
 
 
