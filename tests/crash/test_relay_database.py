@@ -31,7 +31,7 @@ def test_database_shutdowns_and_locks_lose_repeat_and_reorder_nothing(
         at = Place(stack, postgres.create_database("shaken"), topic_prefix)
         late = f"{at.prefix}late"
         at.admin.create_topic(late)
-        with at.relaying() as relaying, writers(at, tmp_path) as load:
+        with at.relaying() as relaying, writers(at, tmp_path, rate=80.0) as load:
             moves(at, relaying)
             postgres.server.stop()  # fast
             postgres.start()
@@ -203,8 +203,8 @@ def test_the_head_behind_many_dead_tuples_is_found(stack: Stack, spark: Session,
         )
         at.sql("DELETE FROM outbox")
         with at.relaying() as relaying:
-            for first in range(0, 1000, 100):
+            for first in range(0, 500, 100):
                 at.stash(*rows(at.topic, range(first, first + 100)))
                 # Seen: 1 s each. One scan of the table for each bucket or row would take minutes.
                 relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
-    assert once_in_order(at, 1000) == list(range(1000))
+    assert once_in_order(at, 500) == list(range(500))

@@ -23,7 +23,7 @@ FAULTS = (
 )
 # On the schedule's clock, which stops while nothing moves. A busy machine takes longer.
 SECONDS, AT_MOST = 40.0, 300.0
-RATES = {Delivery.EXACTLY_ONCE: 300.0, Delivery.AT_LEAST_ONCE: 100.0}
+RATE = 60.0
 
 
 @pytest.mark.timeout(900)
@@ -31,7 +31,7 @@ RATES = {Delivery.EXACTLY_ONCE: 300.0, Delivery.AT_LEAST_ONCE: 100.0}
     "delivery", [Delivery.EXACTLY_ONCE, pytest.param(Delivery.AT_LEAST_ONCE, marks=pytest.mark.soak)]
 )
 def test_elected_relays_keep_their_guarantees_through_leader_changes(delivery: Delivery) -> None:
-    relay = ElectedRelay(rate=RATES[delivery], delivery=delivery)
+    relay = ElectedRelay(rate=RATE, shards=2, delivery=delivery)
     with MixedRun(relay) as run:
         run.run(FAULTS, SECONDS, at_most=AT_MOST)
         verdict = run.verdict(everything=delivery is Delivery.AT_LEAST_ONCE)
@@ -42,6 +42,6 @@ def test_elected_relays_keep_their_guarantees_through_leader_changes(delivery: D
     assert not run.outline.missed, run.outline.missed
     assert not run.outline.unreached
     assert set(run.outline.faults) == {fault.kind for fault in FAULTS}
-    assert rows > 1_000
+    assert rows > 500
     # The successor of the killed leader, and that of the stopped one.
     assert said.count("leadership of crash acquired") >= 3, said

@@ -90,6 +90,7 @@ class GuardedPlace(Place):
         super().__init__(broker.stack, broker.stack.postgres.create_database(f"test_{number}"), f"t{number}-")
         self.broker = broker
         self.stored = 0
+        self._client = AdminClient({"bootstrap.servers": broker.stack.kafka.bootstrap, "log_level": 0})
 
     def relaying(self, **changes: Any) -> Relaying:
         return super().relaying(**{"kafka": self.broker.kafka, "shards": 1, **changes})
@@ -128,9 +129,8 @@ class GuardedPlace(Place):
         return ends[0] != ends[1]
 
     def _ends(self, level: IsolationLevel) -> dict[TopicPartition, int]:
-        client = AdminClient({"bootstrap.servers": self.stack.kafka.bootstrap})
         asked = {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(3)}
-        found = client.list_offsets(asked, isolation_level=level)
+        found = self._client.list_offsets(asked, isolation_level=level)
         return {place: future.result().offset for place, future in found.items()}
 
     def forgotten(self) -> set[str]:

@@ -81,7 +81,11 @@ class ElectionFaults:
 
 
 class ElectedRelay(MixedRelay):
-    """At least two relays, one of which leads."""
+    """At least two relays, one of which leads. `shards` is the number of shards of each, until a fault changes it."""
+
+    def __init__(self, *, shards: int = LAYOUT["shards"], **subject: Any) -> None:
+        super().__init__(**subject)
+        self._layout = {**LAYOUT, "shards": shards}
 
     def program(self, **settings: Any) -> Program:
         # When all processes of a relay are killed, none removes its files: they are removed with the scene's directory.
@@ -89,7 +93,7 @@ class ElectedRelay(MixedRelay):
         return program.changed(variables={"TMPDIR": str(self._directory)})
 
     def crew(self, stage: Stage) -> Candidates:
-        return Candidates(stage, LAYOUT, others={"as_command": True})
+        return Candidates(stage, self._layout, others={"as_command": True})
 
     def parts(self, agenda: Agenda, crew: Crew) -> Sequence[object]:
         return *super().parts(agenda, crew), ElectionFaults(self.stack.kafka, agenda=agenda)
