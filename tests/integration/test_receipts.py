@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.set_clock import SetClock
 from thresher.db import TableName, statement
 from thresher.outbox import (
     InvalidMessage,
@@ -36,16 +37,6 @@ def own(dsn: str, shape: Shape) -> Iterator[psycopg.Connection[Any]]:
         connection.commit()
         yield connection
         connection.rollback()
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def message(number: int = 0) -> Message:
@@ -82,7 +73,7 @@ def test_in_a_pipeline_there_are_no_receipts(own: psycopg.Connection[Any], shape
             outbox.stash_many(own, [message()], receipts=True)
         assert outbox.stash_many(own, [message()]) == 1
     assert len(stored(own)) == 2
-    clock = Clock()
+    clock = SetClock()
     limited = Outbox(shape=shape, limits=Limits(outstanding=2), clock=clock)
     with own.pipeline():
         limited.stash(own, message())
@@ -125,7 +116,7 @@ def test_a_dropped_row_is_reported(own: psycopg.Connection[Any], shape: Shape, d
 
 
 def test_a_writer_refuses_while_too_many_rows_wait(own: psycopg.Connection[Any], shape: Shape) -> None:
-    clock = Clock()
+    clock = SetClock()
     outbox = Outbox(shape=shape, limits=Limits(outstanding=3), clock=clock)
     for number in range(4):
         clock.now += 1.1
@@ -148,7 +139,7 @@ def test_a_writer_refuses_while_too_many_rows_wait(own: psycopg.Connection[Any],
 
 
 def test_waiting_rows_are_counted_once_a_second(own: psycopg.Connection[Any], shape: Shape) -> None:
-    clock = Clock()
+    clock = SetClock()
     outbox = Outbox(shape=shape, limits=Limits(outstanding=1), clock=clock)
     for number in range(5):
         clock.now += 0.19
@@ -162,14 +153,14 @@ def test_waiting_rows_are_counted_once_a_second(own: psycopg.Connection[Any], sh
     assert Outbox(shape=shape, limits=Limits(outstanding=5)).stash(own, message()) is not None
 
 
-def limited(shape: Shape, clock: Clock) -> Outbox:
+def limited(shape: Shape, clock: SetClock) -> Outbox:
     return Outbox(shape=shape, limits=Limits(outstanding=3), clock=clock)
 
 
 def test_uncommitted_rows_refuse_only_their_own_connection(
     own: psycopg.Connection[Any], shape: Shape, dsn: str
 ) -> None:
-    clock = Clock()
+    clock = SetClock()
     outbox = limited(shape, clock)
     assert outbox.stash_many(own, [message(number) for number in range(9)]) == 9
     clock.now += 1.1
@@ -197,7 +188,7 @@ def test_uncommitted_rows_refuse_only_their_own_connection(
 def test_an_old_snapshot_counts_only_for_its_own_connection(
     own: psycopg.Connection[Any], shape: Shape, dsn: str, level: psycopg.IsolationLevel
 ) -> None:
-    clock = Clock()
+    clock = SetClock()
     outbox = limited(shape, clock)
     own.isolation_level = level
     own.execute("SELECT FROM outbox")
@@ -226,7 +217,7 @@ def test_a_count_that_fails_leaves_the_transaction_usable(
         own.execute("INSERT INTO work VALUES (1)")
         if shape is Shape.THRESHER:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                limited(shape, Clock()).stash(own, message())
+                limited(shape, SetClock()).stash(own, message())
         own.commit()
     finally:
         own.rollback()

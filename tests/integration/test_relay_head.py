@@ -2,9 +2,7 @@
 
 import contextlib
 import itertools
-import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -13,6 +11,7 @@ import pytest
 
 from tests.relay.reads import arrow_of, ids_of, read
 from tests.relay.relaying import Place, tables_created
+from tests.set_clock import SetClock
 from thresher.db.postgres.arrow_session import ArrowSession
 from thresher.db.postgres.sessions import incarnation
 from thresher.db.problem import DatabaseLost
@@ -72,13 +71,18 @@ def test_oversized_keys_and_headers_stay_in_the_database(place: Place) -> None:
 
 
 @pytest.fixture
-def head(stack: Stack, dsn: str) -> Iterator[tuple[Place, PendingRows]]:
-    """Yield the reader of the only shard of an outbox in our own shape."""
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def head(stack: Stack, dsn: str, clock: SetClock) -> Iterator[tuple[Place, PendingRows]]:
+    """Yield the reader of the only shard of an outbox in our own shape, with a clock that only the test moves."""
     place = Place(stack, dsn, "none-", partitions=0)
     settings = tables_created(place.settings(shards=1, limits={"batch_bytes": BATCH_BYTES}))
     with psycopg.connect(settings.dsn) as connection:
         since = incarnation(connection, settings.outbox).since
-    with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, 1), since)) as head:
+    with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, 1), since, clock=clock)) as head:
         yield place, head
 
 
@@ -235,9 +239,7 @@ def test_odd_header_arrays_are_read_equally_by_every_query(head: tuple[Place, Pe
     assert len(by_age & odd.keys()) >= 2
 
 
-def test_a_quiet_bucket_does_not_wait_for_a_backlog(
-    head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quiet_bucket_does_not_wait_for_a_backlog(head: tuple[Place, PendingRows], clock: SetClock) -> None:
     place, reader = head
     quiet = next(f"q{n}" for n in itertools.count() if bucket_of(f"q{n}".encode()) == 7)
     keys = [f"k{n}" for n in range(2_000) if bucket_of(f"k{n}".encode()) != 7]
@@ -251,14 +253,10 @@ def test_a_quiet_bucket_does_not_wait_for_a_backlog(
         seen |= found_of(reader, seen)
     place.stash(Message(topic="t", key=quiet, value="1"))
     ((newest,),) = place.sql("SELECT max(id) FROM outbox")
-    now = time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("thresher.relay.reading.pending_rows.time", clock)
-    reader._plan._fair_at = now + 0.5
     window = found_of(reader, seen)
     assert newest not in window
     seen |= window
-    now += 0.5
+    clock.now += 0.5
     assert newest in found_of(reader, seen)
 
 

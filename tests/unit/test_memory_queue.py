@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.processes import eventually
+from tests.set_clock import SetClock
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import InvalidInput
 from thresher.observe.histogram import Histogram
@@ -19,23 +20,13 @@ from thresher.queue.running import back_off
 SOON_SECONDS = 30.0
 
 
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def service(clock: Clock) -> Iterator[MemoryQueueService]:
+def service(clock: SetClock) -> Iterator[MemoryQueueService]:
     with MemoryQueueService(monotonic=clock, wall_clock=lambda: 1_700_000_000.25) as service:
         yield service
 
@@ -70,7 +61,7 @@ def test_a_message_keeps_all_but_its_id_over_redeliveries(queue: Queue) -> None:
     assert len(set(ids)) == 3
 
 
-def test_a_nacked_message_comes_back_when_its_delay_has_passed(queue: Queue, clock: Clock) -> None:
+def test_a_nacked_message_comes_back_when_its_delay_has_passed(queue: Queue, clock: SetClock) -> None:
     send(queue, b"late", b"later")
     with queue.consumer() as consumer:
         late, later = receive(consumer), receive(consumer)
@@ -87,7 +78,7 @@ def test_a_nacked_message_comes_back_when_its_delay_has_passed(queue: Queue, clo
     assert (again.payload, again.delivery_count, again.origin_id) == (b"later", 2, later.id)
 
 
-def test_messages_of_equal_delay_come_back_in_order(queue: Queue, clock: Clock) -> None:
+def test_messages_of_equal_delay_come_back_in_order(queue: Queue, clock: SetClock) -> None:
     send(queue, b"1", b"2", b"3")
     with queue.consumer() as consumer:
         for message in consumer.receive_batch(3):
@@ -96,7 +87,7 @@ def test_messages_of_equal_delay_come_back_in_order(queue: Queue, clock: Clock) 
         assert [message.payload for message in consumer.receive_batch(3, 0)] == [b"1", b"2", b"3"]
 
 
-def test_a_waiting_receive_follows_the_clock(queue: Queue, clock: Clock) -> None:
+def test_a_waiting_receive_follows_the_clock(queue: Queue, clock: SetClock) -> None:
     send(queue, b"x")
     with ThreadPoolExecutor(1) as pool, queue.consumer() as consumer:
         receive(consumer).nack(60)
@@ -107,7 +98,7 @@ def test_a_waiting_receive_follows_the_clock(queue: Queue, clock: Clock) -> None
     assert again.delivery_count == 2
 
 
-def test_a_delay_outlives_its_consumer(queue: Queue, clock: Clock) -> None:
+def test_a_delay_outlives_its_consumer(queue: Queue, clock: SetClock) -> None:
     send(queue, b"x")
     with queue.consumer() as consumer:
         receive(consumer).nack(60)
@@ -173,7 +164,7 @@ def test_a_rejected_message_is_a_dead_letter(service: MemoryQueueService, queue:
         service.dead_letters("")
 
 
-def test_a_failing_handler_gets_its_message_after_back_off(queue: Queue, clock: Clock) -> None:
+def test_a_failing_handler_gets_its_message_after_back_off(queue: Queue, clock: SetClock) -> None:
     send(queue, b"x")
     counts: list[int] = []
     nacked = threading.Semaphore(0)
@@ -207,7 +198,7 @@ def test_the_applications_configuration_is_validated() -> None:
             MemoryQueueService(each)
 
 
-def test_a_closed_service_has_no_thread_and_keeps_dead_letters(clock: Clock) -> None:
+def test_a_closed_service_has_no_thread_and_keeps_dead_letters(clock: SetClock) -> None:
     # Threads of other tests may end meanwhile, so only new threads count.
     before = set(threading.enumerate())
     with MemoryQueueService(monotonic=clock) as service:
@@ -223,7 +214,7 @@ def test_a_closed_service_has_no_thread_and_keeps_dead_letters(clock: Clock) -> 
         queue.consumer()
 
 
-def test_metrics_count_every_event(service: MemoryQueueService, queue: Queue, clock: Clock) -> None:
+def test_metrics_count_every_event(service: MemoryQueueService, queue: Queue, clock: SetClock) -> None:
     send(queue, *(b"%d" % number for number in range(7)))
     consumer = queue.consumer()
     done, again, never, *_left = consumer.receive_batch(6, 0)
@@ -263,7 +254,7 @@ def test_a_message_taken_while_its_consumer_closes_counts_as_delivered(queue: Qu
         assert receive(other).delivery_count == 2
 
 
-def test_a_delayed_message_is_first_delivered_when_due(queue: Queue, clock: Clock) -> None:
+def test_a_delayed_message_is_first_delivered_when_due(queue: Queue, clock: SetClock) -> None:
     consumer = queue.consumer()
     sent = queue.producer().send(b"later", {"h": "v"}, delay=10)
     clock.now += 9.9
@@ -286,7 +277,7 @@ def test_a_message_past_its_delivery_limit_is_dead(service: MemoryQueueService, 
     assert letter.reason == "it was delivered 2 times, and max-deliveries is 2"
 
 
-def test_a_message_past_its_ttl_is_dead(service: MemoryQueueService, queue: Queue, clock: Clock) -> None:
+def test_a_message_past_its_ttl_is_dead(service: MemoryQueueService, queue: Queue, clock: SetClock) -> None:
     consumer = queue.consumer()
     queue.producer().send(b"old", ttl=5, delay=60)
     clock.now += 61

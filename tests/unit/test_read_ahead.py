@@ -2,13 +2,14 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.set_clock import SetClock
 from thresher.delivery.batch import Batch, rows_of
 from thresher.delivery.reading.prefetch import Prefetch, pause
 from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
@@ -59,13 +60,20 @@ def head() -> Played:
 
 
 @pytest.fixture
-def ahead(head: Played) -> Iterator[ReadAhead]:
-    yield from started(head, most_rows=4_000)
+def clock() -> SetClock:
+    return SetClock()
 
 
-def started(head: Played, *, convert: Any = None, **bounds: Any) -> Iterator[ReadAhead]:
-    made = ReadAhead(ReadAheadLimits(**bounds))
-    prefetch = Prefetch(made, lambda: head, poll_seconds=0.0, convert=convert)
+@pytest.fixture
+def ahead(head: Played, clock: SetClock) -> Iterator[ReadAhead]:
+    yield from started(head, clock=clock, most_rows=4_000)
+
+
+def started(
+    head: Played, *, convert: Any = None, clock: Callable[[], float] = time.monotonic, **bounds: Any
+) -> Iterator[ReadAhead]:
+    made = ReadAhead(ReadAheadLimits(**bounds), clock=clock)
+    prefetch = Prefetch(made, lambda: head, poll_seconds=0.0, convert=convert, clock=clock)
     yield made
     made.close()
     # Release a waiting read.
@@ -261,32 +269,27 @@ def test_a_source_that_cannot_be_opened_is_an_error_too() -> None:
     prefetch.close()
 
 
-def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
+def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, clock: SetClock) -> None:
     head.next_read()
-    # Only this module's clock is replaced: other threads use the real one.
-    monkeypatch.setattr("thresher.delivery.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
     ahead.hold(["t", "u"])
     for seconds, expected in ((0.0, {"t", "u"}), (1.9, {"t", "u"}), (0.2, set())):
-        now[0] += seconds
+        clock.now += seconds
         head.find(1)
         taken(ahead)
         assert head.next_read()[2] == expected
 
 
 def test_only_two_slow_reads_make_reading_less_frequent(
-    ahead: ReadAhead, head: Played, monkeypatch: pytest.MonkeyPatch
+    ahead: ReadAhead, head: Played, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [100.0]
     waits: queue.SimpleQueue[float] = queue.SimpleQueue()
     head.next_read()
-    monkeypatch.setattr("thresher.delivery.reading.prefetch.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(ahead, "pause", waits.put)
     head.find()
     waits.get(timeout=PATIENCE)
     for seconds, waited in ((0.05, 0.0), (0.06, 0.5), (0.001, 0.0), (0.05, 0.0)):
         head.next_read()
-        now[0] += seconds
+        clock.now += seconds
         head.find()
         assert waits.get(timeout=PATIENCE) == pytest.approx(waited)
 
@@ -365,10 +368,8 @@ def test_discarding_forgets_batches_that_are_being_converted(head: Played) -> No
         assert list(batch.rows.ids) == [3]
 
 
-def test_held_rows_are_left_out_of_reads_until_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("thresher.delivery.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
-    ahead = ReadAhead(ReadAheadLimits(most_rows=10))
+def test_held_rows_are_left_out_of_reads_until_released(clock: SetClock) -> None:
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10), clock=clock)
 
     def left_out() -> tuple[set[str], set[Any], dict[int, int]]:
         request = ahead.await_due()
@@ -377,12 +378,12 @@ def test_held_rows_are_left_out_of_reads_until_released(monkeypatch: pytest.Monk
 
     ahead.hold(["t"], [("u", b"k")], {5: MICROS}, {6: MICROS + 1})
     assert left_out() == ({"t"}, {("u", b"k")}, {5: MICROS, 6: MICROS + 1})
-    now[0] += 2.1
+    clock.now += 2.1
     assert left_out() == (set(), set(), {6: MICROS + 1})
     ahead.hold([], (), {7: MICROS})
     assert left_out() == (set(), set(), {6: MICROS + 1, 7: MICROS})
     ahead.release()
     assert left_out() == (set(), set(), {})
     ahead.hold([], (), {}, {6: MICROS})
-    now[0] += 60.1
+    clock.now += 60.1
     assert left_out() == (set(), set(), {})

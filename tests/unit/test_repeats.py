@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.set_clock import SetClock
 from thresher.observe.logs import CountingHandler, JsonFormatter, TextFormatter
 from thresher.observe.repeats import SECONDS, Repeats
 
@@ -84,13 +85,6 @@ def test_every_line_is_written_or_counted(lines: list[tuple[str, int, float]]) -
     assert sum(max(1, count) for _, count in written) == len(lines)
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
     found = logging.getLogger("thresher.tests.repeats")
@@ -102,7 +96,7 @@ def logger() -> Iterator[logging.Logger]:
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
 def test_a_count_is_part_of_the_line(logger: logging.Logger, formatter: logging.Formatter) -> None:
-    stream, clock = io.StringIO(), Clock()
+    stream, clock = io.StringIO(), SetClock(0.0)
     handler = CountingHandler(stream, clock)
     handler.setFormatter(formatter)
     logger.addHandler(handler)

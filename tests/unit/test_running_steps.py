@@ -2,20 +2,14 @@
 
 import pytest
 
+from tests.set_clock import SetClock
 from thresher.delivery.effects import Begin, ReadControl
 from thresher.delivery.shard.running import step_name
 from thresher.spark.worker.running_steps import RunningSteps
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_step_ages_while_it_runs_and_then_vanishes() -> None:
-    clock = Clock()
+    clock = SetClock()
     steps = RunningSteps(clock)
     assert steps.ages() == {}
     with steps.step("settle"):
@@ -28,7 +22,7 @@ def test_a_step_ages_while_it_runs_and_then_vanishes() -> None:
 
 
 def test_a_step_that_is_entered_again_is_young_again() -> None:
-    clock = Clock()
+    clock = SetClock()
     steps = RunningSteps(clock)
     read = steps.step("read")
     for _ in range(3):
@@ -39,7 +33,7 @@ def test_a_step_that_is_entered_again_is_young_again() -> None:
 
 
 def test_a_step_that_fails_has_ended() -> None:
-    steps = RunningSteps(Clock())
+    steps = RunningSteps(SetClock())
     with pytest.raises(ValueError, match="no"), steps.step("read"):
         raise ValueError("no")
     assert steps.ages() == {}

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.set_clock import SetClock
 from thresher.delivery.fate import DEAD_KINDS
 from thresher.kafka.admin import TopicFacts
 from thresher.kafka.problem import BrokerLost
@@ -47,8 +47,13 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def survey(cluster: Cluster) -> TopicSurvey:
-    return TopicSurvey(cluster, cluster.partitions)  # type: ignore[arg-type]
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def survey(cluster: Cluster, clock: SetClock) -> TopicSurvey:
+    return TopicSurvey(cluster, cluster.partitions, clock=clock)  # type: ignore[arg-type]
 
 
 def there(partitions: int = 3, topic_id: str = "a", *, writable: bool = True) -> TopicFacts:
@@ -63,19 +68,14 @@ def test_topic_answers_are_batched_and_cached(cluster: Cluster, survey: TopicSur
     assert cluster.asked == [names]
 
 
-def test_a_missing_topic_is_asked_for_again_soon(
-    cluster: Cluster, survey: TopicSurvey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 100.0
-    # Only this module's clock is replaced: other threads use the real one.
-    monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
+def test_a_missing_topic_is_asked_for_again_soon(cluster: Cluster, survey: TopicSurvey, clock: SetClock) -> None:
     cluster.topics = {"there": there()}
     assert isinstance(survey.survey(["there", "gone"]).topics["gone"], Unavailable)
-    now = 102.0
+    clock.now = 102.0
     cluster.topics["gone"] = there(1)
     assert survey.survey(["there", "gone"]).topics["gone"] == Available(partitions=1)
     assert cluster.asked[1:] == [{"gone"}]
-    now = 131.0
+    clock.now = 131.0
     survey.survey(["there"])
     assert cluster.asked[2:] == [{"there"}]
 
@@ -161,18 +161,14 @@ def test_a_survey_without_an_answer_raises(
         survey.survey(["t"])
 
 
-def test_topics_in_use_are_refreshed_together(
-    cluster: Cluster, survey: TopicSurvey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 100.0
-    monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
+def test_topics_in_use_are_refreshed_together(cluster: Cluster, survey: TopicSurvey, clock: SetClock) -> None:
     names = [f"t{n}" for n in range(100)]
     cluster.topics = dict.fromkeys([*names, "rare"], there())
     survey.survey(["rare"])
     survey.survey(names)
     began = len(cluster.asked)
     for n in range(2_000):
-        now += 0.01
+        clock.now += 0.01
         survey.survey([names[n % 100]])
     # 20 s: each answer is valid for at least 2.5 s, and the rare topic was not used.
     assert len(cluster.asked) - began < 12
@@ -180,13 +176,11 @@ def test_topics_in_use_are_refreshed_together(
 
 
 def test_a_missing_answer_keeps_the_known_min_insync_replicas(
-    cluster: Cluster, survey: TopicSurvey, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, survey: TopicSurvey, clock: SetClock
 ) -> None:
-    now = 100.0
-    monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
     cluster.topics = {"narrow": replace(there(), in_sync=(2, 2, 2))}
     cluster.needed = {"narrow": 3}
     assert isinstance(survey.survey(["narrow"]).topics["narrow"], Unavailable)
     cluster.needed = {}
-    now += 100.0
+    clock.now += 100.0
     assert isinstance(survey.survey(["narrow"]).topics["narrow"], Unavailable)

@@ -55,9 +55,16 @@ class TopicSurvey:
     producer's client, and lets a broker with auto-creation create the topic.
     """
 
-    def __init__(self, admin: Admin, partitions: Callable[[str], int | KafkaError]) -> None:
+    def __init__(
+        self,
+        admin: Admin,
+        partitions: Callable[[str], int | KafkaError],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._admin = admin
         self._partitions = partitions
+        self._clock = clock
         self._known: dict[str, tuple[float, TopicStatus]] = {}
         self._seen: dict[str, TopicFacts] = {}
         # When each recently used topic was last asked for.
@@ -67,7 +74,7 @@ class TopicSurvey:
 
     def survey(self, topics: Collection[str], *, fresh: bool = False) -> Surveyed:
         """Return the status of topics, from the cache or by asking the cluster. `fresh` ignores the cache."""
-        now = time.monotonic()
+        now = self._clock()
         stale = [topic for topic in topics if fresh or self._known.get(topic, (0.0,))[0] < now]
         self._wanted.update(dict.fromkeys(topics, now))
         if stale and not fresh:
@@ -108,7 +115,7 @@ class TopicSurvey:
 
     def _ask_needed(self, found: Mapping[str, TopicFacts | KafkaError]) -> None:
         """Ask how many in-sync replicas topics need: new topics, and topics that seem to have too few."""
-        now = time.monotonic()
+        now = self._clock()
         asked = [
             topic
             for topic, facts in found.items()

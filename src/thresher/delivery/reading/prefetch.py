@@ -48,6 +48,7 @@ class Prefetch:
         convert: Callable[[StoredBatch], Batch] | None = None,
         step: AbstractContextManager[None] | None = None,
         waits: Callable[[float, float, float], float] = pause,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`convert` turns a stored batch into rows with records; None if transforms do it. `step` times each read.
 
@@ -55,7 +56,7 @@ class Prefetch:
         """
         self._step = nullcontext() if step is None else step
         self._ahead, self._open_source, self._convert = ahead, open_source, convert
-        self._poll, self._waits = poll_seconds, waits
+        self._poll, self._waits, self._clock = poll_seconds, waits, clock
         self._last_found = self._last_look = 0.0
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
@@ -82,11 +83,11 @@ class Prefetch:
         request = ahead.await_due()
         if request is None:
             return
-        rows, began = ahead.size.rows, time.monotonic()
+        rows, began = ahead.size.rows, self._clock()
         with self._step:
             read = source.read(request)
         if read is None:
-            ended = time.monotonic()
+            ended = self._clock()
             poll = max(self._poll, _BUSY_SECONDS) if request.in_flight else self._poll
             # The shorter of the last two reads counts: a stall of the machine makes one read slow, a slow database all.
             took, self._last_look = min(ended - began, self._last_look), ended - began

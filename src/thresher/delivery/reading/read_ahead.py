@@ -7,7 +7,7 @@ read before is discarded: the generation rises, and batches of an older generati
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -39,7 +39,8 @@ class ReadAheadLimits:
 class ReadAhead:
     """Shared by the reader's thread and the task's own. Safe from both."""
 
-    def __init__(self, ahead: ReadAheadLimits) -> None:
+    def __init__(self, ahead: ReadAheadLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._window, self._window_bytes = ahead.window_rows, ahead.window_bytes
         self.size = BatchSize(most_rows=ahead.most_rows, most_bytes=ahead.most_bytes)
         self._changed = threading.Condition()
@@ -90,7 +91,7 @@ class ReadAhead:
     ) -> None:
         """Leave these topics, keys and rows out of reads for 2 s; rows that wait `behind` others for a minute."""
         with self._changed:
-            now = time.monotonic()
+            now = self._clock()
             until = now + _HELD_SECONDS
             self._held.update(dict.fromkeys(topics, until))
             self._held_keys.update(dict.fromkeys(keys, until))
@@ -138,7 +139,7 @@ class ReadAhead:
             self._changed.wait_for(lambda: self._closed or self._is_due())
             if self._closed:
                 return None
-            now = time.monotonic()
+            now = self._clock()
             self._held = {topic: until for topic, until in self._held.items() if until > now}
             self._held_keys = {key: until for key, until in self._held_keys.items() if until > now}
             self._held_rows = {row: until for row, until in self._held_rows.items() if until > now}

@@ -5,7 +5,7 @@ on the primary, in autocommit with READ COMMITTED, and write nothing to the tabl
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -47,7 +47,16 @@ def largest_row(settings: Settings) -> int:
 class PendingRows:
     """The pending rows of one shard. For one thread."""
 
-    def __init__(self, settings: Settings, application: str, buckets: Collection[int], since: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        application: str,
+        buckets: Collection[int],
+        since: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         # Without deletes, windows would visit the rows that were sent again and again.
         windows = settings.shape is Shape.THRESHER and settings.settle is Settling.DELETE
         self._buckets = list(buckets)
@@ -87,7 +96,7 @@ class PendingRows:
         # A row that compresses well may be large without being stored out of line (TOAST).
         heavy = self._row_size.of(request.rows) > request.bytes or self._reader.holds_large_rows()
         observed = Observed(
-            now=time.monotonic(),
+            now=self._clock(),
             generation=request.generation,
             rows=request.rows,
             left_out=bool(request.held or request.held_keys or request.held_rows),
