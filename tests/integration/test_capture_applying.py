@@ -505,7 +505,7 @@ def test_every_missing_object_is_reported_with_its_statement(dsn: str, connectio
 def test_two_topics_for_one_table_are_refused_under_any_name(place: Place) -> None:
     other = dataclasses.replace(ORDERS, topic="others", table=TableName(table="orders", schema="public"))
     (problem,) = schema_problems(place.connection, place.settings.tables, (ORDERS, other))
-    assert "orders, others: one table" in problem
+    assert "orders, others: these topics share a table" in problem
 
 
 def test_names_with_odd_characters_work(dsn: str) -> None:

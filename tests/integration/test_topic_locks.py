@@ -242,8 +242,11 @@ def test_processes_that_join_together_form_one_group(place: Places) -> None:
     at = place()
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda _: joined(at.locked_settings()), range(6)))
+        # A slow founder may replace a group that others have joined already: these find that out, and join again.
+        again = list(pool.map(lambda _: joined(at.locked_settings()), range(6)))
     ((term,),) = at.sql("SELECT term::text FROM thresher_relay WHERE settled_on IS NOT NULL")
-    assert {assignment.term for assignment in found} == {term}
+    assert term in {assignment.term for assignment in found}
+    assert {assignment.term for assignment in again} == {term}
 
 
 def test_a_founder_that_died_midway_is_replaced(place: Places) -> None:

@@ -8,9 +8,11 @@
    use the outbox.
 """
 
+import ctypes
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -65,6 +67,7 @@ class KafkaBackend:
         self._pid = 0
         # How many messages failed for which no call waited.
         self.failures = 0
+        _backends.add(self)
 
     def publish(self, messages: Sequence[Message], connection: Any) -> None:  # noqa: ARG002 - it needs none
         """Send messages. Raises `PublishFailed`, or `InvalidMessage` for a partition key, before anything is sent."""
@@ -110,6 +113,11 @@ class KafkaBackend:
         self.flush()
         with self._lock:
             self._producer = None
+
+    def keep_parents_producer(self) -> None:
+        """Add a reference that is never removed to the producer, if it was made before the fork of this process."""
+        if self._producer is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._producer))
 
     def _made(self) -> Producer:
         with self._lock:
@@ -157,6 +165,18 @@ class KafkaBackend:
                 logger.error("a message for %s was not sent: %s", message.topic, error.str())
 
         return answered
+
+
+_backends: weakref.WeakSet[KafkaBackend] = weakref.WeakSet()
+
+
+def _keep_parents_producers() -> None:
+    """Destroy no producer of the parent in a forked child: that waits for threads which only the parent has."""
+    for backend in tuple(_backends):
+        backend.keep_parents_producer()
+
+
+os.register_at_fork(after_in_child=_keep_parents_producers)
 
 
 class _Call:
