@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from thresher.core.java import find_java
 from thresher.spark.process import find_process
 
 ROOT = Path(__file__).parents[1]
@@ -120,6 +121,12 @@ def open_directory() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="thresher-test-"))
     directory.chmod(0o711)
     return directory
+
+
+def spark_submit_variables() -> dict[str, str]:
+    """Let `spark-submit` find Java, and start it as our sessions do: seconds are not worth the second compiler."""
+    brief = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return {"SPARK_SUBMIT_OPTS": brief, "SPARK_LAUNCHER_OPTS": brief, **find_java().environment}
 
 
 def environment(**changes: str) -> dict[str, str]:

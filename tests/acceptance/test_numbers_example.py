@@ -13,8 +13,7 @@ import pyspark
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.processes import alive, command_line, descendants, environment, eventually, parent
-from thresher.core.java import find_java
+from tests.processes import alive, command_line, descendants, environment, eventually, parent, spark_submit_variables
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 
@@ -78,7 +77,7 @@ def command(stack: Stack, topic: str, numbers: Path, *options: str) -> list[str]
     ],
 )
 def test_all_numbers_arrive_once_and_in_order(stack: Stack, topic: str, numbers: Path, runner: list[str]) -> None:
-    variables = {"PYSPARK_PYTHON": sys.executable, **find_java().environment}
+    variables = {"PYSPARK_PYTHON": sys.executable, **spark_submit_variables()}
     answer = subprocess.run(
         [*runner, *command(stack, topic, numbers)],
         env=environment(**variables), capture_output=True, text=True, timeout=300, check=False,

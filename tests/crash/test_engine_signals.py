@@ -17,8 +17,7 @@ import pyspark
 import pytest
 
 from tests.engine.driver import STEADY, Driver, driven
-from tests.processes import command_line, signal_a_thread
-from thresher.core.java import find_java
+from tests.processes import command_line, signal_a_thread, spark_submit_variables
 
 STOP_SECONDS = 90.0
 AT_ONCE_SECONDS = 60.0
@@ -62,7 +61,7 @@ def chain(trace: Path, seconds: float = BATCH_SECONDS) -> list[tuple[str, dict[s
 
 
 def submit_variables() -> dict[str, str]:
-    return {"PYSPARK_PYTHON": sys.executable, **find_java().environment}
+    return {"PYSPARK_PYTHON": sys.executable, **spark_submit_variables()}
 
 
 def in_the_middle_of_a_batch(driver: Driver, trace: Path) -> None:
