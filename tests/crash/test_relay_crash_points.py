@@ -75,7 +75,7 @@ def test_at_least_once_kills_cause_only_adjacent_duplicates(at: Place, tmp_path:
         for first in range(0, len(points), RELAYING["shards"]):
             kill_workers(orders, dict(enumerate(points[first : first + RELAYING["shards"]])))
         load.end()
-    assert load.require_clean(300, everything=True).repeated
+    assert load.require_clean(150, everything=True).repeated
 
 
 @pytest.mark.timeout(600)
@@ -97,7 +97,7 @@ def test_rows_of_killed_relays_survive_changes_of_the_guarantee(at: Place, tmp_p
                 assert isinstance(exact.ended(), Superseded)
                 load.end()
     # A reader of committed records has seen no row twice, under either guarantee.
-    load.require_clean(200)
+    load.require_clean(100)
 
 
 def stopped_workers(orders: Orders, points: Mapping[int, str]) -> list[int]:

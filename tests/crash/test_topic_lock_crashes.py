@@ -100,7 +100,7 @@ def test_topic_lock_processes_killed_at_random_lose_and_repeat_nothing(place: Lo
             assert set(crew.stop()) <= {0, -signal.SIGTERM}, crew.said()
             # A terminated process frees its locks: no other process waits for them to expire.
             assert not any(lock["locked_by"] for lock in at.locks().values())
-        load.require_clean(500)
+        load.require_clean(100)
 
 
 @pytest.mark.timeout(300)
@@ -122,7 +122,7 @@ def test_a_process_resumed_after_losing_its_lock_changes_nothing(place: LockedPl
             eventually(lambda: at.pending() == 0, DRAINED_SECONDS, other.said)
             assert other.stop() == [0]
         assert stopped.stop() == [0], stopped.said()
-        load.require_clean(200)
+        load.require_clean(100)
 
 
 @pytest.mark.timeout(300)

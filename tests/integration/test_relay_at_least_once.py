@@ -102,7 +102,7 @@ def test_ended_database_sessions_lead_to_direct_repeats_at_most(ours: Place, tmp
         relaying.until(partial(sent, relaying, 400))
         load.end()
     assert relaying.total("relayed") >= 400
-    load.require_clean(300, everything=True)
+    load.require_clean(150, everything=True)
 
 
 def test_a_late_lower_id_is_sent_without_waiting_for_gaps(ours: Place) -> None:

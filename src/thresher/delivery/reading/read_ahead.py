@@ -41,7 +41,7 @@ class ReadAhead:
 
     def __init__(self, ahead: ReadAheadLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._window, self._window_bytes = ahead.window_rows, ahead.window_bytes
+        self._limits = ahead
         self.size = BatchSize(most_rows=ahead.most_rows, most_bytes=ahead.most_bytes)
         self._changed = threading.Condition()
         self.generation = 0
@@ -156,7 +156,7 @@ class ReadAhead:
     @property
     def by_bytes(self) -> bool:
         """Whether `claim` needs the size of each row."""
-        return self._window is not None
+        return self._limits.window_rows is not None
 
     def claim(self, rows: Mapping[int, int], generation: int, sizes: Sequence[int] = ()) -> None:
         """Note rows as in flight, create times by id, unless the read-ahead was discarded since they were read."""
@@ -194,10 +194,14 @@ class ReadAhead:
         """Whether to read now: no batch is ready, and few rows are in flight, because a read steps over all of them."""
         if self._ready:
             return False
-        if self._window is None:
+        if self._limits.window_rows is None:
             return len(self._in_flight) <= max(self.size.first_rows, self.size.rows)
-        return len(self._in_flight) < self._window and 2 * self._bytes <= self._window_bytes
+        return len(self._in_flight) < self._limits.window_rows and 2 * self._bytes <= self._limits.window_bytes
 
     def _most_bytes(self) -> int:
         """Return the largest size of the next read."""
-        return self.size.bytes if self._window is None else min(self.size.bytes, self._window_bytes - self._bytes)
+        return (
+            self.size.bytes
+            if self._limits.window_rows is None
+            else min(self.size.bytes, self._limits.window_bytes - self._bytes)
+        )
