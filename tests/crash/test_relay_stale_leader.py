@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.engine.only_shard import only_shard
 from tests.faults.cut_off import OTHERS, STALE, CutOffCluster, cut_off_cluster
 from tests.processes import eventually
 from tests.relay.relaying import Place, taken_over
@@ -40,8 +41,6 @@ from thresher.relay.protocol.progress import OutboxProgress, Progress
 from thresher.relay.settings import ShardAssignment
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
-from thresher.spark.signal_safe_event import SignalSafeEvent
-from thresher.spark.worker.shard import Figures, Shard
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +56,7 @@ def attempt(assignment: ShardAssignment, bootstrap: str) -> Iterator[Handlers]:
     settings = replace(assignment.settings, kafka={"bootstrap.servers": bootstrap})
     assignment = replace(assignment, settings=settings)
     with ExitStack() as resources:
-        shard = Shard(
-            pipeline=settings.name,
-            index=0,
-            shards=1,
-            attempt=1,
-            stop_requested=SignalSafeEvent(),
-            figures=Figures(),
-            resources=resources,
-        )
+        shard = only_shard(resources, pipeline=settings.name)
         yield Attempt(shard, assignment, read_ahead_of(shard, assignment)).handlers(iter(()))
 
 

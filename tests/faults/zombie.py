@@ -1,7 +1,6 @@
 """A program that is stopped in the middle of its work, superseded, and resumed."""
 
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Iterable
@@ -9,13 +8,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.faults import crash_hook
+from tests.faults.orders import Orders
 from tests.faults.program import Program
-from tests.processes import descendants, eventually, is_java
+from tests.processes import descendants, is_java
 from thresher.delivery.crash_points import CrashPoint
 from thresher.spark.process import Process, find_process
 
-# Seen: 6 s until four programs have reached their crash points on an idle machine.
-ARRIVAL_SECONDS = 200.0
 # A stopped process must be able to resume: none is ended for its silence.
 PATIENT: dict[str, Any] = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
 
@@ -28,6 +26,7 @@ class Zombie:
 
     def __init__(self, program: Program, directory: Path, *, victim: str, points: dict[int, CrashPoint]) -> None:
         self.victim, self._points, self._directory = victim, points, directory
+        self._orders = Orders(directory, lambda: f"{victim}: {self.said()}")
         settings = {"shards": len(points), "hook": crash_hook.HOOK, "policy": PATIENT}
         self._program = program.changed(variables=crash_hook.variables(directory), **settings)
         self._workers: list[Process] = []
@@ -36,7 +35,7 @@ class Zombie:
     def __enter__(self) -> Self:
         self._directory.mkdir()
         for shard, point in self._points.items():
-            (self._directory / f"order-{shard}").write_text(str(point))
+            self._orders.stop(shard, point)
         self.process = self._program.start(self._directory / "log")
         return self
 
@@ -49,13 +48,7 @@ class Zombie:
 
     def arrive(self) -> dict[int, dict[str, Any]]:
         """Wait until every shard is held at its crash point; return their reports: process and rows in flight."""
-        found = {}
-        for shard in self._points:
-            path = self._directory / f"arrived-{shard}"
-            eventually(
-                path.exists, ARRIVAL_SECONDS, lambda: f"{self.victim}: no worker reached its crash point: {self.said()}"
-            )
-            found[shard] = json.loads(path.read_text())
+        found = {shard: self._orders.arrived(shard, point) for shard, point in self._points.items()}
         self._workers = _there(arrival["pid"] for arrival in found.values())
         assert len(self._workers) == len(self._points), f"{self.victim}: a worker has ended: {self.said()}"
         return found

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from tests.committed_records import committed_records
+from tests.engine.only_shard import only_shard
 from tests.processes import eventually
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, Relaying, taken_over
@@ -34,8 +35,6 @@ from thresher.relay.protocol.progress import Progress
 from thresher.relay.settings import Delivery, Dispatch, Settling, ShardAssignment
 from thresher.relay.shard.settling import SettleSteps
 from thresher.relay.store import store_of
-from thresher.spark.signal_safe_event import SignalSafeEvent
-from thresher.spark.worker.shard import Figures, Shard
 
 ROWS, THREADS = 3_000, 6
 IN_FLIGHT, MOST_RESTARTS = 100, 10
@@ -150,16 +149,7 @@ class Settles:
 
     def __init__(self, place: Place, assignment: ShardAssignment, resources: ExitStack, mark: uuid.UUID | None) -> None:
         self.events: list[tuple[str, Any]] = []
-        shard = Shard(
-            pipeline="tests",
-            index=0,
-            shards=1,
-            attempt=1,
-            stop_requested=SignalSafeEvent(),
-            figures=Figures(),
-            resources=resources,
-            on_event=lambda name, fields: self.events.append((name, fields)),
-        )
+        shard = only_shard(resources, on_event=lambda name, fields: self.events.append((name, fields)))
         session = resources.enter_context(contextlib.closing(store_of(assignment.settings).session("tests")))
         place.sql("UPDATE outbox SET leader_id = %s", mark)
         self._steps = SettleSteps(

@@ -6,23 +6,15 @@ from typing import Any
 
 import pytest
 
+from tests.engine.only_shard import only_shard
 from thresher.spark.problem import FigureInvalid
-from thresher.spark.signal_safe_event import SignalSafeEvent
-from thresher.spark.worker.shard import Figures, Shard
+from thresher.spark.worker.shard import Shard
 
 
 @pytest.fixture
 def shard() -> Iterator[Shard]:
     with ExitStack() as resources:
-        yield Shard(
-            pipeline="test",
-            index=0,
-            shards=1,
-            attempt=1,
-            stop_requested=SignalSafeEvent(),
-            figures=Figures(),
-            resources=resources,
-        )
+        yield only_shard(resources)
 
 
 @pytest.mark.parametrize("kind", ["count", "gauge"])

@@ -5,29 +5,20 @@ from typing import Any
 
 import pytest
 
+from tests.engine.only_shard import only_shard
 from tests.unit.test_tail_progress import BAD, book, filled, row
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import AwaitSettled, Settle
 from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.row import RowList
 from thresher.delivery.shard.meter import Meter
-from thresher.spark.signal_safe_event import SignalSafeEvent
-from thresher.spark.worker.shard import Figures, Shard
 from thresher.tail.shard.settling import TailSettling
 
 
 def test_dead_rows_are_written_before_the_slot_is_confirmed() -> None:
     buffer, done = filled(3), list[Any]()
     with ExitStack() as resources:
-        shard = Shard(
-            pipeline="t",
-            index=0,
-            shards=1,
-            attempt=1,
-            stop_requested=SignalSafeEvent(),
-            figures=Figures(),
-            resources=resources,
-        )
+        shard = only_shard(resources)
         settling = TailSettling(
             shard,
             buffer,
@@ -52,15 +43,7 @@ def test_a_slot_is_not_confirmed_before_dead_rows_are_written() -> None:
         raise OSError("the database hung up")
 
     with ExitStack() as resources:
-        shard = Shard(
-            pipeline="t",
-            index=0,
-            shards=1,
-            attempt=1,
-            stop_requested=SignalSafeEvent(),
-            figures=Figures(),
-            resources=resources,
-        )
+        shard = only_shard(resources)
         settling = TailSettling(
             shard,
             buffer,
