@@ -16,6 +16,8 @@ from typing import Any
 
 _REQUIRED = {"name", "breaks", "file", "old", "new", "test"}
 _OPTIONAL = {"function", "own_servers"}
+# Tests in other folders start no servers.
+_SERVED = ("tests/integration/", "tests/crash/", "tests/contract/", "tests/acceptance/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,11 @@ class Mutant:
     def test_file(self) -> str:
         """The file of the test that must fail."""
         return self.test.partition("::")[0]
+
+    @property
+    def served(self) -> bool:
+        """Tell whether the test may need servers."""
+        return self.test.startswith(_SERVED)
 
     def mutated(self, text: str) -> str:
         """Return the file's text with the promise broken; raises `Misplaced` unless the old text is there once."""
@@ -118,6 +125,23 @@ def _require_test(mutant: Mutant, root: Path) -> None:
     }
     if not wanted or ".".join(wanted) not in defined:
         raise Misplaced(f"{mutant.name}: {mutant.test_file} defines no test {'::'.join(wanted)}")
+    if ".".join(wanted) in _soaked(tree):
+        raise Misplaced(f"{mutant.name}: {mutant.test_file} marks {'::'.join(wanted)} soak: './run test' leaves it out")
+
+
+def _soaked(tree: ast.Module) -> set[str]:
+    """Return the tests with the mark `soak`."""
+    module = any(
+        isinstance(node, ast.Assign)
+        and "pytestmark" in map(ast.unparse, node.targets)
+        and "mark.soak" in ast.unparse(node)
+        for node in tree.body
+    )
+    return {
+        name
+        for name, node in definitions(tree)
+        if module or any(ast.unparse(each) == "pytest.mark.soak" for each in node.decorator_list)
+    }
 
 
 def definitions(

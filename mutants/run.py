@@ -1,59 +1,30 @@
 """Breaks the code on purpose: each mutant must make the test that it names fail (see `mutant`).
 
 1. Every old text must match once and every test must exist, or nothing is run; `--check` ends here.
-2. The checkout is copied once. Each mutant is applied to the copy, its test is run, and the change is undone.
-3. Mutants are run by test file. Tests that need servers share one stack, which is empty for each.
-4. A test that fails has caught its mutant. A test that passes lets it survive. A run that ends in another way (an
+2. Two mutants, or `--processes N`, run at a time. Each runs in a copy of the checkout of its own, which has a stack for
+   tests that need servers (see `checkout_copy`).
+3. A test that fails has caught its mutant. A test that passes lets it survive. A run that ends in another way (an
    import, a fixture) is a mistake in the mutant. Survivors and mistakes fail the run.
 """
 
 import argparse
 import contextlib
-import enum
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from mutants.checkout_copy import CheckoutCopy, Outcome, Result
 from mutants.mutant import Misplaced, Mutant, load, misplaced
-from tests.servers import kafka_options
-from thresher.devstack import shared
-from thresher.devstack.stack import Stack
 
 ROOT = Path(__file__).parents[1]
-_COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md")
-# Tests in other folders start no servers.
-_SERVED = ("tests/integration/", "tests/crash/", "tests/contract/", "tests/acceptance/")
-_LONGEST_SECONDS = 900.0
-
-
-class Outcome(enum.StrEnum):
-    """The outcome of a mutant."""
-
-    CAUGHT = "caught"
-    SURVIVED = "SURVIVED"
-    MISTAKE = "MISTAKE"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """A mutant, its outcome, and the output of its test where that matters."""
-
-    mutant: Mutant
-    outcome: Outcome
-    seconds: float
-    output: str = ""
 
 
 def main() -> int:
@@ -77,7 +48,7 @@ def main() -> int:
     if not chosen:
         console.print("no mutant was chosen")
         return 0 if options.changed else 1
-    results = list(_run(chosen, console))
+    results = list(_run(chosen, options.processes, console))
     _show(results, console)
     return 0 if all(result.outcome is Outcome.CAUGHT for result in results) else 1
 
@@ -88,6 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="only check that old texts and tests exist")
     parser.add_argument("--changed", action="store_true", help="only mutants of files that differ from --base")
     parser.add_argument("--base", default="HEAD~", help="the commit that --changed compares with (%(default)s)")
+    parser.add_argument("-n", "--processes", type=int, default=2, help="tests that run at a time (%(default)s)")
     return parser.parse_args()
 
 
@@ -101,99 +73,44 @@ def _chosen(mutants: Sequence[Mutant], options: argparse.Namespace) -> list[Muta
         command = ["git", "diff", "--name-only", options.base]
         changed = set(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n"))
         chosen = [mutant for mutant in chosen if mutant.file in changed or mutant.test_file in changed]
-    return sorted(chosen, key=lambda mutant: (_served(mutant), mutant.test_file))
+    return sorted(chosen, key=lambda mutant: (mutant.served, mutant.test_file))
 
 
-def _served(mutant: Mutant) -> bool:
-    return mutant.test.startswith(_SERVED)
-
-
-def _run(mutants: Sequence[Mutant], console: Console) -> Iterator[Result]:
+def _run(mutants: Sequence[Mutant], processes: int, console: Console) -> Iterator[Result]:
+    """Run all mutants, and yield their results as they come. After an error, no other mutant is started."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    copies: SimpleQueue[CheckoutCopy] = SimpleQueue()
+
+    def run(mutant: Mutant) -> Result:
+        copy = copies.get()
+        try:
+            return copy.run(mutant)
+        finally:
+            copies.put(copy)
+
     with (
-        tempfile.TemporaryDirectory(prefix="thresher-mutants-") as scratch,
-        contextlib.ExitStack() as servers,
+        contextlib.ExitStack() as ended,
         Progress(*columns, console=console) as progress,
+        ThreadPoolExecutor(processes) as pool,
     ):
-        copy, description = Path(scratch) / "checkout", Path(scratch) / "stack"
-        _copy(copy)
-        # The database's account may enter.
-        Path(scratch).chmod(0o711)
-        bar = progress.add_task("", total=len(mutants))
-        for mutant in mutants:
-            shares = _served(mutant) and not mutant.own_servers
-            if shares and not description.exists():
-                progress.update(bar, description="starting servers")
-                shared.describe(servers.enter_context(Stack(kafka=kafka_options())), description)
-            progress.update(bar, description=mutant.name)
-            result = _try(mutant, copy, description if shares else None)
-            progress.advance(bar)
-            told = f"{result.outcome:8} {result.seconds:5.1f} s  {mutant.name}: {mutant.test}"
-            console.print(told, markup=False, highlight=False)
-            if result.outcome is not Outcome.CAUGHT:
-                console.print(result.output[-1500:], markup=False, highlight=False)
-            yield result
+        bar = progress.add_task("copying the checkout", total=len(mutants))
+        for _ in range(processes):
+            copies.put(ended.enter_context(CheckoutCopy(ROOT)))
+        try:
+            for future in as_completed([pool.submit(run, mutant) for mutant in mutants]):
+                result = future.result()
+                progress.update(bar, advance=1, description=result.mutant.name)
+                _tell(result, console)
+                yield result
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _copy(target: Path) -> None:
-    target.mkdir()
-    for part in _COPIED:
-        source = ROOT / part
-        if source.is_dir():
-            shutil.copytree(source, target / part, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target / part)
-
-
-def _try(mutant: Mutant, copy: Path, stack: Path | None) -> Result:
-    """Apply the mutant to the copy, run its test, and undo the change."""
-    file = copy / mutant.file
-    sound = file.read_text(encoding="utf-8")
-    file.write_text(mutant.mutated(sound), encoding="utf-8")
-    began = time.monotonic()
-    try:
-        outcome, output = _test(mutant.test, copy, stack)
-    finally:
-        file.write_text(sound, encoding="utf-8")
-    return Result(mutant=mutant, outcome=outcome, seconds=time.monotonic() - began, output=output)
-
-
-def _test(test: str, copy: Path, stack: Path | None) -> tuple[Outcome, str]:
-    report = copy.parent / "report.xml"
-    report.unlink(missing_ok=True)
-    # The copy's package comes before the installed one, in the test process and in programs that it starts.
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    if stack is not None:
-        environment[shared.DESCRIPTION] = str(stack)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    try:
-        ended = subprocess.run(
-            [*command, f"--junitxml={report}", test],
-            cwd=copy,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_LONGEST_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return Outcome.MISTAKE, f"the test did not end in {_LONGEST_SECONDS:g} s"
-    if ended.returncode == 0:
-        return Outcome.SURVIVED, ended.stdout
-    # Exit code 1 means that a test or a fixture failed: only a failed test has caught the mutant.
-    caught = ended.returncode == 1 and _failures(report) > 0
-    return Outcome.CAUGHT if caught else Outcome.MISTAKE, ended.stdout
-
-
-def _failures(report: Path) -> int:
-    try:
-        suites = ET.parse(report).getroot().iter("testsuite")  # noqa: S314 - pytest wrote it
-        return sum(int(suite.get("failures", "0")) for suite in suites)
-    except (OSError, ET.ParseError):
-        return 0
+def _tell(result: Result, console: Console) -> None:
+    told = f"{result.outcome:8} {result.seconds:5.1f} s  {result.mutant.name}: {result.mutant.test}"
+    console.print(told, markup=False, highlight=False)
+    if result.outcome is not Outcome.CAUGHT:
+        console.print(result.output[-1500:], markup=False, highlight=False)
 
 
 def _show(results: Sequence[Result], console: Console) -> None:
@@ -204,8 +121,7 @@ def _show(results: Sequence[Result], console: Console) -> None:
         table.add_row(result.mutant.name, result.mutant.test, str(result.outcome), seconds, style=style)
     console.print(table)
     counts = Counter(result.outcome for result in results)
-    minutes = sum(result.seconds for result in results) / 60
-    console.print(f"{counts[Outcome.CAUGHT]} of {len(results)} mutants were caught, in {minutes:.1f} minutes")
+    console.print(f"{counts[Outcome.CAUGHT]} of {len(results)} mutants were caught")
 
 
 if __name__ == "__main__":

@@ -48,8 +48,13 @@ PRELOADED = (
     "thresher.tracker.shard",
     "thresher.delivery.transforms",
 )
-# The slowest files and folders, the longest first.
-_LONG = ("test_relay_crash_points", "crash/", "acceptance/", "test_election", "integration/", "contract/", "property/")
+# The files that take minutes come first. Then come all that start servers, in random order: some compute and others
+# wait, so that together they keep the processors busy. The smallest files come last: they fill the gaps at the end.
+_ORDER = (
+    ("test_tracker_crashes", "test_run_script", "test_relay_crash_points", "test_relay_kafka", "test_topic_locks"),
+    ("crash/", "acceptance/", "integration/"),
+    ("contract/", "property/"),
+)
 
 # Engines of this process, and so their local workers, import the functions under test from here.
 sys.path.append(str(Path(__file__).with_name("engine")))
@@ -70,8 +75,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneStack | N
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the slowest files first, so that the test processes end at about the same time."""
-    items.sort(key=lambda item: next((place for place, part in enumerate(_LONG) if part in item.nodeid), len(_LONG)))
+    """Run long files first, so that the test processes end at about the same time."""
+
+    def place(item: pytest.Item) -> int:
+        return next((n for n, parts in enumerate(_ORDER) if any(part in item.nodeid for part in parts)), len(_ORDER))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session", autouse=True)

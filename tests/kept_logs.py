@@ -33,7 +33,7 @@ class KeptLogs:
 
     def __init__(self, places: Path, failures: Path) -> None:
         self._places, self._failures = places, failures
-        self._links = Path(tempfile.mkdtemp(prefix="thresher-logs-", dir=places.parent))
+        self.links = Path(tempfile.mkdtemp(prefix="thresher-logs-", dir=places.parent))
         self._over = threading.Event()
         self._looking = threading.Lock()
         self._watch = threading.Thread(target=self._follow, daemon=True)
@@ -45,13 +45,13 @@ class KeptLogs:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._watch.join()
-        shutil.rmtree(self._links, ignore_errors=True)
+        shutil.rmtree(self.links, ignore_errors=True)
 
     def look(self) -> None:
         """Link every log that has no link yet."""
         with self._looking:
             for log in _logs(self._places):
-                link = self._links / str(log.relative_to(self._places)).replace("/", "__")
+                link = self.links / str(log.relative_to(self._places)).replace("/", "__")
                 # The log may be gone by now, or be linked already.
                 with contextlib.suppress(OSError):
                     os.link(log, link, follow_symlinks=False)
@@ -59,14 +59,14 @@ class KeptLogs:
     def forget(self) -> None:
         """Remove the links: the test passed, or another one begins."""
         with self._looking:
-            for link in self._links.iterdir():
+            for link in self.links.iterdir():
                 link.unlink()
 
     def save(self, test: str) -> Path | None:
         """Copy the end of each log to a directory of the failed test, and return it; None if the test had no logs."""
         self.look()
         # The run itself may fail at its end, when the links are gone.
-        links = sorted(self._links.iterdir()) if self._links.exists() else []
+        links = sorted(self.links.iterdir()) if self.links.exists() else []
         if not links:
             return None
         place = self._failures / re.sub(r"[^\w.-]+", "_", test)[-150:]

@@ -1,12 +1,14 @@
-"""The options of the Kafka broker that a test run shares, and a broker for one test."""
+"""The options of the Kafka broker that a test run shares, a broker for one test, and topics that are ready."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tests.faults.proxied import PROXIED
+from tests.processes import eventually
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
 
 
 def kafka_options() -> KafkaOptions:
@@ -29,3 +31,9 @@ def stack_without_postgres() -> Iterator[Stack]:
         yield stack
     finally:
         stack.stop()
+
+
+def create_topic(admin: Admin, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    """Create a topic, and wait until the broker knows it and leads its partitions: the controller knows it earlier."""
+    admin.create_topic(topic, partitions=partitions, config=config)
+    eventually(lambda: (facts := admin.topic(topic)) is not None and not facts.leaderless, 60)

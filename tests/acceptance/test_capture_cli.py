@@ -16,7 +16,7 @@ from tests.capture.captured import PATIENCE_SECONDS, CapturedOrders
 from tests.in_process import thresher as in_process
 from tests.named_stack import named_stack
 from tests.processes import environment, eventually
-from thresher.cli.capture import _milliseconds
+from thresher.cli.capture import milliseconds_of
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 
@@ -120,7 +120,7 @@ def test_a_malformed_time_is_refused(file: str, to: str, why: str) -> None:
 @pytest.mark.parametrize("to", ["0001-01-01T00:00:00+14:00", "1969-12-31T23:59:59.999Z"])
 def test_a_time_before_all_records_means_all(orders: CapturedOrders, file: str, to: str) -> None:
     assert f"{orders.topic} was never captured" in asked("rewind", "-c", file, "--to", to, code=4)
-    assert _milliseconds(to) == 0
+    assert milliseconds_of(to) == 0
 
 
 def test_a_capture_that_cannot_work_says_why(orders: CapturedOrders, file: str) -> None:

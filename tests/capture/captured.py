@@ -10,6 +10,7 @@ import psycopg
 from confluent_kafka import Producer, TopicPartition
 
 from tests.processes import eventually
+from tests.servers import create_topic
 from thresher.capture.capture import Capture
 from thresher.capture.configuration import capture_configured
 from thresher.capture.settings import CaptureSettings
@@ -36,8 +37,7 @@ class CapturedOrders:
         self.dsn = dsn
         self.eyes = {"bootstrap.servers": direct or bootstrap}
         self.admin = Admin.of(self.eyes)
-        self.admin.create_topic(self.topic, partitions=partitions)
-        eventually(lambda: self.admin.topic(self.topic) is not None, PATIENCE_SECONDS)
+        create_topic(self.admin, self.topic, partitions)
         self.keys: dict[str, Any] = {
             "name": "shop",
             "data_source": dsn,
@@ -79,8 +79,7 @@ class CapturedOrders:
         """Delete the topic, and create it again under the same name."""
         self.admin.delete_topics([self.topic])
         eventually(lambda: self.admin.topic(self.topic) is None, PATIENCE_SECONDS)
-        self.admin.create_topic(self.topic, partitions=partitions)
-        eventually(lambda: self.admin.topic(self.topic) is not None, PATIENCE_SECONDS)
+        create_topic(self.admin, self.topic, partitions)
         self.producer = self._producer()
 
     def _producer(self) -> Producer:

@@ -13,12 +13,12 @@ import pytest
 
 from tests.faults import crash_hook
 from tests.faults.crash_hook import COMMIT_SENT
-from tests.faults.crash_run import CRASH_POINTS, GROUPS, RECOVERING, VICTIMS, CrashRun, short_schedule
-from tests.faults.orders import Orders
-from tests.faults.zombie import PATIENT, Zombie
+from tests.faults.crash_run import BEFORE_COMMIT, GROUPS, PLAIN, RECOVERING, VICTIMS, CrashRun, short_schedule
+from tests.faults.orders import PATIENT, Orders
+from tests.faults.zombie import Zombie
 from tests.processes import eventually
 from tests.relay.load import Load
-from tests.relay.relay_program import relay_of
+from tests.relay.relay_program import DSN, LEFT, relay_of
 from tests.relay.relaying import POLICY, Place
 from tests.relay.subject import RelaySubject
 from thresher.core.errors import Superseded
@@ -30,6 +30,7 @@ from thresher.spark.session.session import Session
 
 # Rows per second: enough for each of the shards to have some in flight.
 RATE = 80.0
+PLAIN_POINTS = [str(point) for point in PLAIN if point != COMMIT_SENT]
 # A relay in the test process: it starts over at once, and only the test ends its workers.
 RELAYING: dict[str, Any] = {
     "shards": 4,
@@ -66,15 +67,20 @@ def test_a_relay_killed_anywhere_loses_repeats_and_reorders_nothing() -> None:
 def test_at_least_once_kills_cause_only_adjacent_duplicates(at: Place, tmp_path: Path) -> None:
     # `./run soak relay --delivery at-least-once` kills every victim at every crash point, many more times. Commits
     # without an answer are in `test_relay_wire`.
-    points = [point for point in CRASH_POINTS if point != COMMIT_SENT]
+    points = [*PLAIN_POINTS, *RECOVERING]
     with (
         Load(at, tmp_path, rate=RATE, own_keys=True) as load,
-        Orders.of_the_run() as orders,
+        Orders.of_the_run(LEFT, **{DSN: at.dsn}) as orders,
         at.relaying(delivery=Delivery.AT_LEAST_ONCE, hook=crash_hook.HOOK, **RELAYING),
     ):
+        kills: list[str] = []
         for first in range(0, len(points), RELAYING["shards"]):
-            kill_workers(orders, dict(enumerate(points[first : first + RELAYING["shards"]])))
+            kill_workers(orders, dict(enumerate(points[first : first + RELAYING["shards"]])), kills)
         load.end()
+        # Recovery purges the rows of a committed transaction, and no others.
+        left = {kills[line["number"]]: (line["left"], line["of"]) for line in orders.recoveries()}
+        assert left.keys() == {*PLAIN_POINTS, *RECOVERING}
+        assert all(count == (of if point in BEFORE_COMMIT else 0) for point, (count, of) in left.items()), left
     assert load.require_clean(150, everything=True).repeated
 
 
@@ -109,16 +115,30 @@ def stopped_workers(orders: Orders, points: Mapping[int, str]) -> list[int]:
     return [arrival["pid"] for arrival in arrivals]
 
 
-def kill_workers(orders: Orders, points: Mapping[int, str]) -> None:
-    """Kill a worker at each crash point. Those in a recovery have rows to settle: it follows a kill after a commit."""
-    for shard in (shard for shard, point in points.items() if point in RECOVERING):
+def kill_workers(orders: Orders, points: Mapping[int, str], kills: list[str]) -> None:
+    """Kill a worker at each crash point. Those in a recovery have rows to settle: it follows a kill after a commit.
+
+    The number of a kill with rows in flight is its place in `kills`, which gets the crash point.
+    """
+
+    def kill(shard: int, point: str, arrival: Mapping[str, Any]) -> None:
+        if arrival["rows"]:
+            orders.expect_recovery(shard, arrival["rows"], len(kills))
+            kills.append(point)
+        os.kill(arrival["pid"], signal.SIGKILL)
+
+    recovering = {shard: point for shard, point in points.items() if point in RECOVERING}
+    for shard, point in recovering.items():
         orders.stop(shard, CrashPoint.COMMITTED)
         arrival = orders.arrived(shard, CrashPoint.COMMITTED)
-        orders.expect_recovery(shard, arrival["rows"])
+        orders.stop(shard, point)
+        kill(shard, point, arrival)
+    for shard in points.keys() - recovering.keys():
         orders.stop(shard, points[shard])
-        os.kill(arrival["pid"], signal.SIGKILL)
-    for worker in stopped_workers(orders, points):
-        os.kill(worker, signal.SIGKILL)
+    for shard, point in points.items():
+        arrival = orders.arrived(shard, point)
+        assert arrival["rows"] or point in RECOVERING, arrival
+        kill(shard, point, arrival)
 
 
 def servers(run: CrashRun[RelaySubject]) -> None:

@@ -17,6 +17,7 @@ from tests.faults.guarded import LOGIN, Guard, guarded
 from tests.faults.proxied import PROXIED
 from tests.processes import eventually
 from tests.relay.relaying import Place, Relaying
+from tests.servers import create_topic
 from thresher.cli.adopt import adopt
 from thresher.delivery.crash_points import CrashPoint
 from thresher.delivery.problem import ForeignProgress
@@ -120,8 +121,7 @@ class GuardedPlace(Place):
 
     def create(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic; the broker knows it when this returns."""
-        self.admin.create_topic(topic, partitions=partitions, config=config)
-        eventually(lambda: self.admin.topic(topic) is not None, PATIENCE_SECONDS)
+        create_topic(self.admin, topic, partitions, config)
 
     def open(self) -> bool:
         """Whether a transaction is open on the topic: neither its producer nor the broker has ended it."""
@@ -308,7 +308,8 @@ def test_rows_wait_for_acls_and_missing_relay_acls_are_named(at: GuardedPlace, b
 
 def test_rows_above_a_lowered_size_limit_are_set_aside(at: GuardedPlace, broker: Broker) -> None:
     large = Message(topic=at.topic, key="k0", value=os.urandom(30_000))
-    with at.relaying(producer={"compression.type": "none"}) as relaying:
+    # A long batch time: a thousand rows are one batch, even in a shard that was slow before.
+    with at.relaying(producer={"compression.type": "none"}, limits={"batch_seconds": 60.0}) as relaying:
         at.more(100)
         at.stash(large)
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)

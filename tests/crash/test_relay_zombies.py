@@ -17,7 +17,8 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.faults import stalling
-from tests.faults.zombie import PATIENT, Zombie
+from tests.faults.orders import PATIENT
+from tests.faults.zombie import Zombie
 from tests.processes import eventually, is_stopped
 from tests.relay.load import Load
 from tests.relay.relay_program import relay_of

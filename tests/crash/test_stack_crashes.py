@@ -45,13 +45,14 @@ INTERRUPTED = """
 import os, signal, sys, time
 from thresher.cli.app import main
 from thresher.devstack.named_stack import NamedStack
-wait_until_ready = NamedStack._wait_until_ready
-def interrupted(stack, host):
+endpoints = NamedStack.endpoints
+def interrupted(stack):
+    NamedStack.endpoints = endpoints
     while not stack.host_file.exists():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
-    return wait_until_ready(stack, host)
-NamedStack._wait_until_ready = interrupted
+    return endpoints(stack)
+NamedStack.endpoints = interrupted
 sys.argv = ["thresher", "stack", "up", "--name", "crash"]
 main()
 """

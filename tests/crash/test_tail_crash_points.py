@@ -11,9 +11,9 @@ import pytest
 
 from tests.faults import crash_hook
 from tests.faults.crash_run import RECOVERING
-from tests.faults.orders import Orders
+from tests.faults.orders import PATIENT, Orders
 from tests.faults.program import Program
-from tests.faults.zombie import PATIENT, Zombie
+from tests.faults.zombie import Zombie
 from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import POLICY

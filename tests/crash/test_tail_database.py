@@ -101,7 +101,7 @@ def test_a_restored_log_that_has_grown_is_detected(stack: Stack, spark: Session,
         with at.tailing() as tailing:
             error = tailing.ended()
         assert isinstance(error, LogLost), error
-        assert "another WAL" in str(error)
+        assert "not the WAL" in str(error)
         # The remedy that the error message names works.
         at.drop_slot()
         at.create_slot()

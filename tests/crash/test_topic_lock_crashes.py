@@ -1,6 +1,7 @@
 """Processes that share an outbox by topic locks are killed, stopped and terminated; readers' records are checked."""
 
 import random
+import re
 import signal
 import subprocess
 import time
@@ -20,6 +21,8 @@ from thresher.outbox import Message
 
 TOPICS = 12
 THREADED, ON_SPARK, KILLS = 4, 1, 12
+# The number of locks that a killed process must have held.
+ABANDONED = 3
 # Short, so that the locks of a killed process expire during the test.
 LOCKING = {"lock_seconds": 3.0, "rest_seconds": 0.2}
 # Seen: 5 s, after the last kill.
@@ -58,6 +61,12 @@ class Crew:
         self._end(self.processes[which])
         self.processes[which] = self._programs[which].start(self._log)
 
+    def await_relaying(self, which: int) -> None:
+        """Wait until a process on Spark relays: it logs so, and one in threads does not."""
+        pid = self.processes[which].pid
+        said = re.compile(rf"^[-0-9 :,]+ {pid} INFO shard \d+ is relaying", re.MULTILINE)
+        eventually(lambda: said.search(self._log.read_text(errors="replace")), 120, self.said)
+
     def _end(self, process: "subprocess.Popen[bytes]") -> None:
         below = descendants(process.pid) if process.poll() is None else []
         process.kill()
@@ -82,16 +91,21 @@ def test_topic_lock_processes_killed_at_random_lose_and_repeat_nothing(place: Lo
         at.admin.create_topic(f"{at.topic}-{number}", partitions=2)
     programs = [*(member(at) for _ in range(THREADED)), *(member(at, threads=0) for _ in range(ON_SPARK))]
     with Crew(tmp_path / "log", *programs) as crew:
-        with Load(at, tmp_path, topics=TOPICS, keys=100, rate=100.0, rollback_share=0.1, varied=0.1) as load:
+        with Load(at, tmp_path, topics=TOPICS, keys=100, rate=300.0, rollback_share=0.1, varied=0.1) as load:
             eventually(
                 lambda: at.sql("SELECT 1 FROM outbox_lock WHERE last_processed_at IS NOT NULL LIMIT 1"), 120, crew.said
             )
-            # A process on Spark is killed once, in the middle.
-            victims = [draw.randrange(THREADED) for _ in range(KILLS)]
-            victims.insert(KILLS // 2, THREADED)
-            for victim in victims:
+            kills, abandoned = 0, set[tuple[str, int]]()
+            while kills < KILLS or (len(abandoned) < ABANDONED and kills < 4 * KILLS):
                 time.sleep(draw.uniform(0.3, 1.2))
-                crew.kill(victim)
+                abandoned |= at.abandoned(1.5)
+                crew.kill(draw.randrange(THREADED))
+                kills += 1
+            assert len(abandoned) >= ABANDONED, f"the kills met too few held locks: {abandoned}"
+            # The process on Spark is killed once, while it relays.
+            crew.await_relaying(THREADED)
+            crew.kill(THREADED)
+            crew.await_relaying(THREADED)
             load.stop()
             eventually(
                 lambda: at.pending() == 0, DRAINED_SECONDS, lambda: f"{at.pending()}: {at.locks()} {crew.said()}"
@@ -109,10 +123,7 @@ def test_a_process_resumed_after_losing_its_lock_changes_nothing(place: LockedPl
     with Crew(tmp_path / "log", member(at, threads=1)) as stopped, Load(at, tmp_path, rate=150.0) as load:
         (process,) = stopped.processes
         eventually(lambda: at.locks().get(at.topic, {}).get("last_processed_at"), 120, stopped.said)
-        # The process is stopped while it holds the lock.
-        eventually(lambda: at.locks()[at.topic]["locked_by"], 60, stopped.said)
-        process.send_signal(signal.SIGSTOP)
-        held = at.locks()[at.topic]
+        held = stopped_with_lock(at, process)
         with Crew(tmp_path / "other-log", member(at, threads=1)) as other:
             eventually(lambda: at.locks()[at.topic]["token"] > held["token"] + 3, 120, other.said)
             process.send_signal(signal.SIGCONT)
@@ -156,6 +167,23 @@ def test_the_lock_of_a_killed_process_expires(place: LockedPlace, tmp_path: Path
     with Crew(tmp_path / "log", member(at, threads=1, batch_rows=2_000)) as crew:
         eventually(lambda: at.pending() == 0, DRAINED_SECONDS, crew.said)
     assert [int(record.value() or b"") for record in at.read(6_000)] == list(range(6_000))
+
+
+def stopped_with_lock(at: LockedPlace, process: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    """Stop the only process while it holds the topic's lock; return the lock."""
+    found: dict[str, Any] = {}
+
+    def held() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        # A statement that it has sent before may still be carried out.
+        time.sleep(0.2)
+        found.update(at.locks()[at.topic])
+        if not found["locked_by"]:
+            process.send_signal(signal.SIGCONT)
+        return bool(found["locked_by"])
+
+    eventually(held, 60, lambda: f"it was never stopped with the lock: {found}")
+    return found
 
 
 def moves(at: LockedPlace, crew: Crew) -> None:

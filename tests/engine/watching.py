@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from thresher.spark.driver.engine import Engine
+from thresher.spark.driver.lifecycle import Lifecycle
 from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 from thresher.spark.driver.supervision import Phase
 
@@ -18,6 +19,11 @@ def until(engine: Engine, condition: Callable[[Snapshot], object], seconds: floa
         assert time.monotonic() < deadline, f"not within {seconds} s: {shot}"
         time.sleep(0.01)
     return shot
+
+
+def lifecycle_of(engine: Engine) -> Lifecycle:
+    """Return the loop and the shards of an engine, to break them: an engine shows only snapshots of them."""
+    return engine._lifecycle
 
 
 def up(engine: Engine) -> tuple[ShardSnapshot, ...]:

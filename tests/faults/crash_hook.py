@@ -1,10 +1,10 @@
 """A hook for workers at crash points: a worker stops at the ordered point, and reports after recovery.
 
 A directory holds the orders. Its path is in the environment; workers on the run's own Spark have none of their own, and
-find it in the run's temporary directory. `order-<shard>` names the crash point. A worker that reaches it writes
-`arrived-<shard>`, with its process and the rows in flight, and waits until it is killed or `go-<shard>` exists.
-`hit-<shard>` names the rows in flight at the last kill. After recovery, the worker notes in `recovered` how many of
-them are left.
+find it in the run's temporary directory. There, `variables` has what a program would have in its environment.
+`order-<shard>` names the crash point. A worker that reaches it writes `arrived-<shard>`, with its process and the rows
+in flight, and waits until it is killed or `go-<shard>` exists. `hit-<shard>` names the rows in flight at the last kill.
+After recovery, the worker notes in `recovered` how many of them are left.
 """
 
 import importlib
@@ -58,6 +58,9 @@ def _look(where: Path, shard: int) -> None:
     if not hit.exists():
         return
     given = json.loads(hit.read_text())
+    told = where / "variables"
+    if told.exists():
+        os.environ.update(json.loads(told.read_text()))
     module, _, function = os.environ.get(_LEFT, "").partition(":")
     if function:
         left = getattr(importlib.import_module(module), function)(given["rows"])

@@ -46,8 +46,6 @@ GROUPS = (PLAIN, RECOVERING)
 CRASH_POINTS = [str(point) for group in GROUPS for point in group]
 BEFORE_COMMIT = {CrashPoint.BEFORE_BEGIN, CrashPoint.PRODUCED_SOME, CrashPoint.FLUSHED, CrashPoint.BEFORE_COMMIT}
 VICTIMS = ("worker", "driver", "jvm")
-# Settings for programs of a crash run: however long the machine stalls, only the run kills a worker at a crash point.
-PATIENT = {"silence_seconds": 300.0, "deaf_seconds": 300.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

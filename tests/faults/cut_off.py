@@ -57,7 +57,7 @@ class CutOffCluster:
 
 
 def _leader(port: int, topic: str, partition: int) -> int:
-    """Send a Metadata request, in a version without compact fields, and return the leader."""
+    """Send a Metadata request without compact fields, and return the leader; -1 if the node knows none."""
     name = topic.encode()
     request = struct.pack("!hhih", Api.METADATA, 4, 1, 5) + b"tests" + struct.pack("!ih", 1, len(name)) + name + b"\0"
     with socket.create_connection((ports.HOST, port), 15) as connection, connection.makefile("rb") as answer:
@@ -83,7 +83,7 @@ def _leader(port: int, topic: str, partition: int) -> int:
             leaders[place] = number("i")
             for _ in ("replicas", "in sync"):
                 answer.read(4 * number("i"))
-    return leaders[partition]
+    return leaders.get(partition, -1)
 
 
 def _cut_stale(frame: Frame) -> Verdict | None:
@@ -105,7 +105,7 @@ def cut_off_cluster() -> Iterator[CutOffCluster]:
     )
     stack = Stack(kafka=options)
     kafka = stack.kafka
-    usual_properties, usual_start = kafka._properties, kafka.start
+    usual_properties, usual_start = kafka.properties, kafka.start
     inward: list[KafkaProxy] = []
     outward: list[KafkaProxy] = []
 
@@ -137,6 +137,6 @@ def cut_off_cluster() -> Iterator[CutOffCluster]:
             outward.extend(proxied(controllers[node], kafka.port(CONTROLLER, node)) for node in OTHERS)
             usual_start()
 
-        kafka._properties, kafka.start = properties, start  # type: ignore[method-assign]
+        kafka.properties, kafka.start = properties, start  # type: ignore[method-assign]
         running.enter_context(stack)
         yield CutOffCluster(stack=stack, inward=inward, outward=outward, client_ports=client_ports)

@@ -57,23 +57,23 @@ class Guard:
     def admit(self, prefix: str) -> None:
         """Let the user do everything with topics, transactional ids and groups under a prefix."""
         for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID, ResourceType.GROUP):
-            self._bind(_binding(kind, prefix, ResourcePatternType.PREFIXED, AclOperation.ALL, AclPermissionType.ALLOW))
+            self.bind(acl_of(kind, prefix, ResourcePatternType.PREFIXED, AclOperation.ALL, AclPermissionType.ALLOW))
 
     def deny_topic(self, topic: str) -> None:
         """Revoke the right to write to a topic."""
-        self._bind(_denial(ResourceType.TOPIC, topic))
+        self.bind(_denial(ResourceType.TOPIC, topic))
 
     def allow_topic(self, topic: str) -> None:
         """Grant the right to write to a topic again."""
-        self._unbind(_denial(ResourceType.TOPIC, topic))
+        self.unbind(_denial(ResourceType.TOPIC, topic))
 
     def deny_producers(self, prefix: str) -> None:
         """Revoke the right to use the transactional ids under a prefix."""
-        self._bind(_denial(ResourceType.TRANSACTIONAL_ID, prefix))
+        self.bind(_denial(ResourceType.TRANSACTIONAL_ID, prefix))
 
     def allow_producers(self, prefix: str) -> None:
         """Grant the right to use the transactional ids under a prefix again."""
-        self._unbind(_denial(ResourceType.TRANSACTIONAL_ID, prefix))
+        self.unbind(_denial(ResourceType.TRANSACTIONAL_ID, prefix))
 
     def limit(self, topic: str, most_bytes: int | None) -> None:
         """Set the largest record batch that a topic accepts; None for the broker's default."""
@@ -90,11 +90,13 @@ class Guard:
 
         self._wait(known, f"the limit of {topic}")
 
-    def _bind(self, binding: AclBinding) -> None:
+    def bind(self, binding: AclBinding) -> None:
+        """Add an ACL, and wait until the broker applies it."""
         _all(self._client.create_acls([binding], request_timeout=self._patience))
         self._wait(lambda: self._bound(binding), str(binding))
 
-    def _unbind(self, binding: AclBinding) -> None:
+    def unbind(self, binding: AclBinding) -> None:
+        """Remove an ACL, and wait until the broker no longer applies it."""
         _all(self._client.delete_acls([_only(binding)], request_timeout=self._patience))
         self._wait(lambda: not self._bound(binding), str(binding))
 
@@ -115,16 +117,17 @@ def _only(binding: AclBinding) -> AclBindingFilter:
 
 def _denial(kind: ResourceType, name: str) -> AclBinding:
     pattern = ResourcePatternType.LITERAL if kind is ResourceType.TOPIC else ResourcePatternType.PREFIXED
-    return _binding(kind, name, pattern, AclOperation.WRITE, AclPermissionType.DENY)
+    return acl_of(kind, name, pattern, AclOperation.WRITE, AclPermissionType.DENY)
 
 
-def _binding(
+def acl_of(
     kind: ResourceType,
     name: str,
     pattern: ResourcePatternType,
     operation: AclOperation,
     permission: AclPermissionType,
 ) -> AclBinding:
+    """Return an ACL of the user who is guarded."""
     return AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, permission)
 
 

@@ -11,6 +11,8 @@ from tests.processes import eventually
 
 # Seen: 3 s until all workers have reached their crash points, 9 s with a driver that has to start first.
 ARRIVAL_SECONDS = 150.0
+# The policy of programs whose workers stop at crash points: however long they stay there, only the test ends them.
+PATIENT: dict[str, Any] = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
 
 
 class Orders:
@@ -22,10 +24,14 @@ class Orders:
 
     @classmethod
     @contextlib.contextmanager
-    def of_the_run(cls) -> Iterator[Self]:
-        """Yield the orders of workers on the run's Spark: of one pipeline at a time."""
+    def of_the_run(cls, left: str = "", **variables: str) -> Iterator[Self]:
+        """Yield the orders of workers on the run's Spark: of one pipeline at a time.
+
+        `left` counts rows after a recovery, as in `crash_hook.variables`, with these variables.
+        """
         directory = crash_hook.of_the_run()
         directory.mkdir()
+        (directory / "variables").write_text(json.dumps({**crash_hook.variables(directory, left), **variables}))
         try:
             yield cls(directory)
         finally:

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.faults import crash_hook
-from tests.faults.orders import Orders
+from tests.faults.orders import PATIENT, Orders
 from tests.faults.program import Program
 from tests.processes import descendants, is_java
 from thresher.delivery.crash_points import CrashPoint
 from thresher.spark.process import Process, find_process
-
-# A stopped process must be able to resume: none is ended for its silence.
-PATIENT: dict[str, Any] = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
 
 
 class Zombie:

@@ -9,7 +9,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.processes import eventually
-from tests.servers import stack_without_postgres
+from tests.servers import create_topic, stack_without_postgres
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
@@ -41,8 +41,7 @@ class Place:
         self.create(partitions, topic_config)
 
     def create(self, partitions: int = 1, topic_config: dict[str, str] | None = None) -> None:
-        self.admin.create_topic(self.topic, partitions=partitions, config=topic_config)
-        eventually(lambda: self.admin.topics(self.topic), 60)
+        create_topic(self.admin, self.topic, partitions, topic_config)
 
     def write(self, *values: str, partition: int = 0) -> None:
         """Write records outside of transactions."""

@@ -8,9 +8,8 @@ import pytest
 from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.processes import eventually
+from tests.servers import create_topic
 from thresher.devstack.stack import Stack
-from thresher.kafka import committed_tail as module
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail, Opener, TailGone, TailRecord, TailUnread, opener
 from thresher.kafka.producer_problem import ProducerProblem
@@ -28,19 +27,20 @@ PATIENT = TransactionTimeouts(
 )
 
 
+# Waits for the broker longer than any stall of a busy machine.
+patient_tail = partial(CommittedTail, request_seconds=60.0)
+
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the time limits, so that a stalling machine makes no commit uncertain and ends no transaction."""
     monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
-    monkeypatch.setattr(module, "_REQUEST_SECONDS", 60.0)
 
 
 @pytest.fixture
 def topic(stack: Stack, topic_prefix: str) -> str:
     admin, name = Admin(stack.kafka.bootstrap), f"{topic_prefix}tail"
-    admin.create_topic(name)
-    # A broker may learn of the topic later than the controller.
-    eventually(lambda: admin.topics(name), 60)
+    create_topic(admin, name)
     return name
 
 
@@ -67,7 +67,7 @@ def value(record: TailRecord | None) -> bytes | None:
 
 
 def test_the_last_committed_record_is_found_despite_aborted_ones(stack: Stack, topic: str) -> None:
-    with CommittedTail(topic, 0, config(stack)) as tail:
+    with patient_tail(topic, 0, config(stack)) as tail:
         assert tail.last() is None
     producer = opened(stack, topic, "a")
     commit(producer, topic, b"first")
@@ -80,7 +80,7 @@ def test_the_last_committed_record_is_found_despite_aborted_ones(stack: Stack, t
     bare.produce(topic, b"aborted", partition=0)
     bare.flush()
     bare.abort_transaction(60)
-    with CommittedTail(topic, 0, config(stack)) as tail:
+    with patient_tail(topic, 0, config(stack)) as tail:
         assert value(tail.last()) == b"second"
         assert list(tail.whole()) == [b"first", b"second"]
 
@@ -105,7 +105,7 @@ def test_keys_of_empty_records_are_read_too(stack: Stack, topic: str) -> None:
         producer.produce([(0, (topic, value, key, 0, 0, None))])
         assert producer.flush() == []
         producer.commit()
-    with CommittedTail(topic, 0, config(stack)) as tail:
+    with patient_tail(topic, 0, config(stack)) as tail:
         assert [(record.key, record.value) for record in next(tail.windows())] == [
             (key, value) for key, value in written if key or value
         ]
@@ -115,7 +115,7 @@ def test_keys_of_empty_records_are_read_too(stack: Stack, topic: str) -> None:
         assert list(tail.whole()) == [b"first", b"last"]
 
 
-def test_an_open_transaction_hides_a_later_opener(stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_transaction_hides_a_later_opener(stack: Stack, topic: str) -> None:
     commit(opened(stack, topic, "a"), topic, b"first")
     other = opened(stack, topic, "b")
     other.begin()
@@ -123,13 +123,11 @@ def test_an_open_transaction_hides_a_later_opener(stack: Stack, topic: str, monk
     other.flush()
     mine = opened(stack, topic, "c")
     commit(mine, topic, b"behind it")
-    fenced = partial(CommittedTail, topic, 0, config(stack), commit_opener=partial(commit_opener, mine, topic))
-    with monkeypatch.context() as patience:
-        # How long the reader waits for an end that it never reaches.
-        patience.setattr(module, "_REQUEST_SECONDS", 2.0)
-        with fenced() as tail, pytest.raises(TailUnread):
-            tail.last()
-    with CommittedTail(topic, 0, config(stack)) as tail:
+    fenced = partial(patient_tail, topic, 0, config(stack), commit_opener=partial(commit_opener, mine, topic))
+    # It waits for an end that it never reaches.
+    with fenced(request_seconds=2.0) as tail, pytest.raises(TailUnread):
+        tail.last()
+    with patient_tail(topic, 0, config(stack)) as tail:
         assert value(tail.last()) == b"first"
     other.commit()
     with fenced() as tail:
@@ -148,15 +146,15 @@ def test_reading_ends_exactly_at_the_opener(stack: Stack, topic: str) -> None:
         commit(producer, topic, b"behind it")
         return opened
 
-    with CommittedTail(topic, 0, config(stack), commit_opener=late) as tail:
+    with patient_tail(topic, 0, config(stack), commit_opener=late) as tail:
         assert value(tail.last()) == b"29"
         assert list(tail.whole()) == [b"before the end was sampled", *(b"%d" % number for number in range(30))]
 
 
-def test_a_missing_opener_is_an_error(stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_opener_is_an_error(stack: Stack, topic: str) -> None:
     commit(opened(stack, topic, "a"), topic, b"first")
-    monkeypatch.setattr(module, "_REQUEST_SECONDS", 1.0)
-    with CommittedTail(topic, 0, config(stack), commit_opener=lambda: NOBODYS) as tail, pytest.raises(TailUnread):
+    impatient = patient_tail(topic, 0, config(stack), commit_opener=lambda: NOBODYS, request_seconds=1.0)
+    with impatient as tail, pytest.raises(TailUnread):
         tail.last()
 
 
@@ -164,7 +162,7 @@ def test_an_end_sampled_before_the_opener_is_enough(stack: Stack, topic: str) ->
     producer = opened(stack, topic, "a")
     commit(producer, topic, b"first")
     claimed: list[Opener] = []
-    with CommittedTail(topic, 0, config(stack), commit_opener=lambda: claimed[0]) as tail:
+    with patient_tail(topic, 0, config(stack), commit_opener=lambda: claimed[0]) as tail:
         tail.sample()
         claimed.append(commit_opener(producer, topic))
         for _ in range(30):
@@ -183,7 +181,7 @@ def test_a_record_with_only_the_openers_key_is_skipped(stack: Stack, topic: str)
             producer.commit()
         return Opener(b"key", (("seal", b"ours"),))
 
-    with CommittedTail(topic, 0, config(stack), commit_opener=claimed) as tail:
+    with patient_tail(topic, 0, config(stack), commit_opener=claimed) as tail:
         assert value(tail.last()) == b"later"
 
 
@@ -191,7 +189,7 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     producer = opened(stack, topic, "a")
     for number in range(5):
         commit(producer, topic, str(number).encode())
-    with CommittedTail(topic, 0, config(stack)) as tail:
+    with patient_tail(topic, 0, config(stack)) as tail:
         last = tail.last()
     assert last is not None
     assert last.value == b"4"
@@ -205,7 +203,7 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     late.flush()
     opened(stack, topic, "b")
     Admin(stack.kafka.bootstrap).trim(topic, {0: keep}, moment)
-    with CommittedTail(topic, 0, config(stack)) as tail:
+    with patient_tail(topic, 0, config(stack)) as tail:
         assert list(tail.whole()) == [b"4"]
 
 
@@ -214,11 +212,11 @@ def test_removed_records_are_not_mistaken_for_an_empty_partition(stack: Stack, t
     client = AdminClient(config(stack))
     for future in client.delete_records([TopicPartition(topic, 0, OFFSET_END)], request_timeout=60).values():
         future.result()
-    with CommittedTail(topic, 0, config(stack)) as tail, pytest.raises(TailGone, match="lost its records"):
+    with patient_tail(topic, 0, config(stack)) as tail, pytest.raises(TailGone, match="lost its records"):
         tail.last()
     # After new progress the partition can be read again, as after `adopt`.
     commit(opened(stack, topic, "a"), topic, b"next")
-    with CommittedTail(topic, 0, config(stack)) as tail:
+    with patient_tail(topic, 0, config(stack)) as tail:
         assert value(tail.last()) == b"next"
 
 
@@ -232,5 +230,5 @@ def test_a_refused_record_prevents_the_commit(stack: Stack, topic: str) -> None:
     with pytest.raises(ProducerProblem, match="refused"):
         producer.commit()
     opened(stack, topic, "small")
-    with CommittedTail(topic, 0, config(stack)) as tail:
+    with patient_tail(topic, 0, config(stack)) as tail:
         assert tail.last() is None

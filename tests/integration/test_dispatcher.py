@@ -215,7 +215,6 @@ def test_the_pages_example_runs(place: Place) -> None:
     page = (Path(__file__).parents[2] / "docs" / "sweeper.md").read_text()
     example = page.split("```python\n")[1].split("```")[0]
     Admin.of(place.kafka).create_topic("orders", partitions=1)
-    place.sql("CREATE TABLE orders (id int)")
     before = {**os.environ}
     os.environ.update(THRESHER_DS=place.dsn, THRESHER_BOOTSTRAP=place.kafka["bootstrap.servers"])
     try:
@@ -225,4 +224,4 @@ def test_the_pages_example_runs(place: Place) -> None:
         os.environ.update(before)
         Admin.of(place.kafka).delete_topics(["orders"])
     assert place.pending() == 0
-    assert place.sql("SELECT count(*) FROM outbox") == place.sql("SELECT count(*) FROM orders") == [(1,)]
+    assert place.sql("SELECT count(*) FROM outbox") == place.sql("SELECT count(*) FROM parcels") == [(1,)]

@@ -236,10 +236,22 @@ def test_a_stamp_dropped_by_a_trigger_is_reported(place: Place, dispatcher: Disp
 FORKS = """
 import os, signal, sys, time
 import psycopg
+from confluent_kafka import Producer
 from thresher.outbox import Message, Outbox
-from thresher.publisher import Dispatcher
+from thresher.publisher import Dispatcher, kafka_backend
 from thresher.publisher.kafka_backend import KafkaBackend
 
+class Watched(Producer):
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self.owner = os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.owner:
+            os.write(2, b"a child destroyed its parent's client")
+            os._exit(1)
+
+kafka_backend.Producer = Watched
 dsn, bootstrap, topic = sys.argv[1:]
 opened = []
 
@@ -281,8 +293,8 @@ def leaves():
     assert waiting.flush()
     waiting.close()
 
-# Whether a destroyed client waits for the parent's threads depends on what these do at the fork.
-for delay in range(12):
+# What the parent's threads do at the fork differs.
+for delay in range(4):
     time.sleep(delay / 1000)
     forked(leaves)
     # The interpreter destroys all objects at its end.

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AclOperation, AclPermissionType, ResourcePatte
 
 from tests.election.candidate import Candidate
 from tests.election.watching import SESSION_SECONDS, SOON_SECONDS, Watched, overlaps, well_formed
-from tests.faults.guarded import LOGIN, Guard, _binding
+from tests.faults.guarded import LOGIN, Guard, acl_of
 from tests.faults.proxied import PROXIED
 from tests.processes import eventually
 from thresher.devstack.broker import CLIENTS
@@ -410,13 +410,12 @@ def neli_storm(stage: Stage) -> tuple[int, int]:
     with contextlib.ExitStack() as open_:
         watched = [open_.enter_context(Watched(stage.neli("storm"))) for _ in range(3)]
         eventually(lambda: any(each.leads for each in watched), SOON_SECONDS)
-        storm = [threading.Thread(target=bare) for _ in range(2)]
-        for thread in storm:
-            thread.start()
-        time.sleep(STORM_SECONDS)
-        over.set()
-        for thread in storm:
-            thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            storm = [pool.submit(bare) for _ in range(2)]
+            time.sleep(STORM_SECONDS)
+            over.set()
+        for each in storm:
+            each.result()
         eventually(lambda: sum(each.leads for each in watched) == 1, SESSION_SECONDS)
     assert not overlaps(each.claims for each in watched)
     return len(joined), sum(isinstance(change, Acquired) for each in watched for change in each.changes)
@@ -535,7 +534,7 @@ def neli_read_only(stage: Stage) -> None:
     stage.admin.create_topic("read-only")
     guard = Guard(stage.stack.kafka.bootstrap)
     for kind, name in ((ResourceType.TOPIC, "read-only"), (ResourceType.GROUP, "readers")):
-        guard._bind(_binding(kind, name, ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.ALLOW))
+        guard.bind(acl_of(kind, name, ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.ALLOW))
     login = {**LOGIN, "bootstrap.servers": stage.stack.kafka.bootstrap_of(CLIENTS)}
     with Watched(stage.neli("readers", topic="read-only", kafka=login, settings=STEADY)) as one:
         one.leading()

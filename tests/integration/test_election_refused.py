@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.election.watching import SESSION_SECONDS, SOON_SECONDS, Watched
-from tests.faults.guarded import LOGIN, Guard, _binding
+from tests.faults.guarded import LOGIN, Guard, acl_of
 from tests.faults.patient import PRODUCER
 from tests.processes import eventually
 from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place
@@ -44,14 +44,14 @@ def test_a_leader_competes_on_after_a_temporary_group_denial(stack: Stack, topic
     guard = Guard(stack.kafka.bootstrap)
     guard.admit(topic_prefix)
     login = {**LOGIN, "bootstrap.servers": stack.kafka.bootstrap_of(CLIENTS)}
-    denial = _binding(ResourceType.GROUP, group, ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.DENY)
+    denial = acl_of(ResourceType.GROUP, group, ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.DENY)
     with Watched(Neli(topic=topic, group=group, kafka=login, settings=PATIENT)) as one:
         first = one.leading(SESSION_SECONDS)
-        guard._bind(denial)
+        guard.bind(denial)
         # Its heartbeats are refused: the leader steps down in time, and reports why.
         one.until(lambda it: isinstance(it.changes[-1], Fenced | Revoked), SESSION_SECONDS)
         one.until(lambda it: "uthorization" in str(it.leadership.trouble), SESSION_SECONDS)
-        guard._unbind(denial)
+        guard.unbind(denial)
         assert one.leading(SESSION_SECONDS) != first
         one.until(lambda it: it.leadership.trouble is None)
         assert one.error is None

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import SLOTS, Engines
-from tests.engine.watching import replaced, until, untouched, up
+from tests.engine.watching import lifecycle_of, replaced, until, untouched, up
 from tests.processes import alive, eventually
 from thresher.spark.driver.snapshot import EngineState
 from thresher.spark.driver.supervision import Phase
@@ -124,7 +124,7 @@ def test_the_type_of_an_error_survives_the_trip_through_spark(engines: Engines) 
     with engines(TICKS, ("misbehave", {"how": "raise_fatal"}), TALLY, shards=1) as engine:
         with pytest.raises(ShardsFailed):
             engine.wait(60)
-        outcome = engine._lifecycle.shards.records[0].state.outcome
+        outcome = lifecycle_of(engine).shards.records[0].state.outcome
         shard = engine.snapshot().shards[0]
     assert isinstance(outcome, Fatal)
     assert (shard.state, shard.attempt, shard.last_error) == (Phase.FAILED, 1, "Hopeless: there is no such thing")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Engines
-from tests.engine.watching import replaced, until, untouched, up
+from tests.engine.watching import lifecycle_of, replaced, until, untouched, up
 from tests.processes import alive, eventually
 from thresher import __version__
 from thresher.spark.driver.engine import Engine
@@ -23,14 +23,14 @@ TALLY: tuple[str, dict[str, Any]] = ("tally", {})
 
 def line_address(engine: Engine) -> DriverAddress:
     """Return the address of the engine's line server, and its token."""
-    server = engine._lifecycle.shards._server
+    server = lifecycle_of(engine).shards.line_server
     assert server is not None
     return server.address
 
 
 def hello(engine: Engine, **changes: Any) -> dict[str, Any]:
     """Return a hello that the line server accepts, with changes."""
-    state = engine._lifecycle.shards.records[0].state
+    state = lifecycle_of(engine).shards.records[0].state
     proper = {
         "is": "hello", "token": line_address(engine).token, "version": __version__, "shard": 0,
         "attempt": state.attempt, "task": state.newest_task + 1,
@@ -44,7 +44,8 @@ class Client:
 
     def __init__(self, engine: Engine) -> None:
         address = line_address(engine)
-        self.socket = FrameSocket(socket.create_connection((address.host, address.port), timeout=60))
+        self.raw = socket.create_connection((address.host, address.port), timeout=60)
+        self.socket = FrameSocket(self.raw)
 
     def answer(self, seconds: float = 60.0) -> dict[str, Any] | None:
         """Return the next message of the line server; None when it closed the connection."""
@@ -104,13 +105,14 @@ def test_connections_with_garbage_or_silence_are_closed(engines: Engines) -> Non
         (before, _) = up(engine)
         for garbage in GARBAGE:
             with Client(engine) as client:
-                client.socket._socket.send(garbage)
+                client.raw.send(garbage)
                 assert client.answer() is None, garbage
         untouched(engine, before)
 
 
 def test_a_newer_task_of_an_attempt_ends_the_older_one(engines: Engines) -> None:
-    with engines(TICKS, TALLY) as engine:
+    # An older task whose line stays open would end by itself after these seconds.
+    with engines(TICKS, TALLY, silence_seconds=600.0, deaf_seconds=600.0, slot_seconds=600.0) as engine:
         before, neighbour = up(engine)
         with Client(engine) as client:
             client.socket.send(hello(engine))
@@ -160,11 +162,13 @@ def test_a_task_that_sends_garbage_loses_only_its_own_line(engines: Engines) -> 
         untouched(engine, neighbour)
 
 
-def test_an_engine_with_a_bug_ends_its_shards(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_with_a_bug_ends_its_shards(engines: Engines) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
-        monkeypatch.setattr(engine._lifecycle.shards, "_on_ended", lambda *_: 1 / 0)
-        os.kill(shards[0].pid or 0, 9)
+        lifecycle_of(engine).loop.post(broken)
         with pytest.raises(EngineProblem, match="which is a bug: ZeroDivisionError"):
             engine.wait(60)
         eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), 60)
@@ -173,10 +177,11 @@ def test_an_engine_with_a_bug_ends_its_shards(engines: Engines, monkeypatch: pyt
 def test_a_broken_line_ends_only_its_own_task(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         before, neighbour = up(engine)
-        connection = engine._lifecycle.shards.records[0].connection
+        lifecycle = lifecycle_of(engine)
+        connection = lifecycle.shards.records[0].connection
         assert connection is not None
         # As a broken network: the driver's end closes without a message.
-        engine._lifecycle.loop.post(lambda: connection._drop(connection))
+        lifecycle.loop.post(connection.close)
         after = replaced(engine, before)
         assert (after.last_error or "").startswith("it stopped unasked: the line broke")
         untouched(engine, neighbour)

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import Producer
 
-from tests.processes import eventually
+from tests.servers import create_topic
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord
@@ -20,8 +20,7 @@ def test_keys_get_the_partition_that_librdkafka_chooses(
     stack: Stack, topic_prefix: str, partitioner: str, partition: object
 ) -> None:
     topic, admin = f"{topic_prefix}{partitioner}", Admin(stack.kafka.bootstrap)
-    admin.create_topic(topic, partitions=PARTITIONS)
-    eventually(lambda: admin.topics(topic), 60)
+    create_topic(admin, topic, PARTITIONS)
     config = {"bootstrap.servers": stack.kafka.bootstrap}
     producer = Producer({**config, "partitioner": partitioner})
     for key in KEYS:

@@ -400,9 +400,8 @@ class Held:
 @coroutine
 async def test_a_cancelled_close_closes_nonetheless(closed: str) -> None:
     memory = MemoryQueueService()
-    service = aio.QueueService(memory)
     # The asyncio service owns its blocking service, as one made from a configuration does.
-    service._owned = True
+    service = aio.QueueService(memory, owned=True)
     queue = service.queue("orders")
     producer, consumer = queue.producer(), queue.consumer()
     first: Any = producer.blocking if closed == "producer" else consumer.blocking
@@ -416,7 +415,7 @@ async def test_a_cancelled_close_closes_nonetheless(closed: str) -> None:
     held.go_on.set()
     await until(held.done.is_set)
     if closed == "service":
-        await until(lambda: memory._closed and producer.blocking._closed)
+        await until(lambda: memory.closed and producer.blocking.closed)
     else:
         await service.close()
 
@@ -424,8 +423,7 @@ async def test_a_cancelled_close_closes_nonetheless(closed: str) -> None:
 @coroutine
 async def test_a_close_cancelled_while_sends_wait_closes_nonetheless() -> None:
     memory = MemoryQueueService()
-    service = aio.QueueService(memory)
-    service._owned = True
+    service = aio.QueueService(memory, owned=True)
     producer = service.queue("orders").producer()
     unanswered: Future[MessageId] = Future()
     producer.blocking.send_async = lambda *_, **__: unanswered  # type: ignore[method-assign,assignment]
@@ -435,7 +433,7 @@ async def test_a_close_cancelled_while_sends_wait_closes_nonetheless() -> None:
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-    await until(lambda: producer.blocking._closed and memory._closed)
+    await until(lambda: producer.blocking.closed and memory.closed)
     unanswered.set_result(MessageId(0, 0))
     await sending
 
@@ -444,8 +442,7 @@ async def test_a_close_cancelled_while_sends_wait_closes_nonetheless() -> None:
 @coroutine
 async def test_a_close_that_fails_leaves_nothing_else_open(owned: bool) -> None:
     with MemoryQueueService() as memory:
-        service = aio.QueueService(memory)
-        service._owned = owned
+        service = aio.QueueService(memory, owned=owned)
         producer = service.queue("orders").producer()
         consumers = [service.queue("orders").consumer() for _ in range(3)]
         for consumer in consumers:
@@ -454,9 +451,9 @@ async def test_a_close_that_fails_leaves_nothing_else_open(owned: bool) -> None:
             held.go_on.set()
         with pytest.raises(OffsetsLost):
             await service.close()
-        assert all(consumer.blocking._buffer.closed for consumer in consumers)
-        assert producer.blocking._closed
-        assert memory._closed is owned
+        assert all(consumer.blocking.closed for consumer in consumers)
+        assert producer.blocking.closed
+        assert memory.closed is owned
 
 
 @coroutine

@@ -21,7 +21,7 @@ from thresher.db.postgres.store import PostgresStore
 from thresher.db.shape import BUCKETS, Shape
 from thresher.devstack.postgres import Postgres
 from thresher.outbox import create_schema
-from thresher.relay.reading.scan_plan import HIGHEST, LOWEST, OldestTransaction, RowBehind, may_read_behind
+from thresher.relay.reading.scan_plan import HIGHEST, LOWEST, OldestTransaction, RowAfter, may_read_after
 
 WRITERS, STEPS, ROUNDS = 4, 40, 50
 OUTBOX = TableName(table="outbox")
@@ -149,7 +149,7 @@ def readable(reader: PendingReader, oldest_transaction: str) -> tuple[set[int], 
     return set(ids), {
         id_
         for id_, age, at in zip(ids, ages, oldest_ages, strict=True)
-        if may_read_behind(RowBehind(age=age, generation=0), OldestTransaction(age=at, generation=0))
+        if may_read_after(RowAfter(age=age, generation=0), OldestTransaction(age=at, generation=0))
     }
 
 

@@ -119,7 +119,8 @@ def test_rows_keep_their_order_per_key_under_load(place: Places) -> None:
                 if number % 7 == 0:
                     connection.commit()
 
-    with at.relaying(limits={"batch_rows": 100}):
+    with at.relaying(limits={"batch_rows": 100}) as relaying:
+        relaying.until(lambda: relaying.up)
         writer = threading.Thread(target=write)
         writer.start()
         found = at.read(count, seconds=90)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from thresher.delivery.names import progress_topic, transactional_id
 from thresher.devstack.stack import Stack
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox import Message
+from thresher.relay.leader.watch import RelayWatch
 from thresher.relay.report.metrics import ARCHIVE_FAMILIES, FAMILIES
 from thresher.service.health import Role
 from thresher.service.process_counts import ProcessCounts
@@ -201,13 +203,17 @@ def test_a_fenced_producer_is_counted(at: Place) -> None:
 
 
 def test_a_relay_whose_watch_breaks_ends(at: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks, check_row = threading.Event(), RelayWatch.check_row
+
+    def broken(watch: RelayWatch) -> None:
+        if breaks.is_set():
+            raise LookupError("a bug")
+        check_row(watch)
+
+    monkeypatch.setattr(RelayWatch, "check_row", broken)
     with at.relaying(shards=1) as relaying:
         relaying.until(lambda: relaying.relay.role is Role.LEADING)
-
-        def broken(_: object) -> None:
-            raise LookupError("a bug")
-
-        monkeypatch.setattr("thresher.relay.leader.watch.RelayWatch._asking", broken)
+        breaks.set()
         error = relaying.ended()
     assert (type(error), "watch broke" in str(error)) == (EngineProblem, True)
     assert relaying.relay.process_counts.driver()["errors.unexpected"] == 1

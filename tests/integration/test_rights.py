@@ -64,7 +64,7 @@ def test_roles_with_the_printed_grants_write_and_relay(
                 stash_all(connection, messages)
             assert "'thresher schema print --relay'" in refused.value.__notes__[0]
             connection.rollback()
-    with pytest.raises(DatabaseRefused, match=r"permission denied.*; 'thresher schema print --relay' has"):
+    with pytest.raises(DatabaseRefused, match=r"permission denied.*; 'thresher schema print --relay' prints"):
         RelayWorkload(place.settings(dsn=roles["relay_small"])).take_over(str(uuid.uuid4()), lambda: True)
 
     print_ddl(relay=True, relay_role="relay_small", writer_role="writer_small")

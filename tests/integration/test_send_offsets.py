@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.processes import eventually
+from tests.servers import create_topic
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail
@@ -30,8 +31,7 @@ class Place:
         self.direct = {"bootstrap.servers": stack.kafka.bootstrap}
         self.config = {"bootstrap.servers": address or stack.kafka.bootstrap}
         self.admin = Admin(stack.kafka.bootstrap)
-        self.admin.create_topic(self.topic)
-        eventually(lambda: self.admin.topics(self.topic), 60)
+        create_topic(self.admin, self.topic)
         # This first request creates the group's coordinator, so that finding it takes no time later.
         assert self.committed() == {}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.driver import driven, running
-from tests.processes import environment
+from tests.processes import environment, spark_submit_variables
 from thresher.spark.problem import SparkUnfit
 from thresher.spark.session.jvm import spark_home
 
@@ -48,7 +48,7 @@ def test_a_programs_own_session_is_checked_and_used() -> None:
         capture_output=True,
         text=True,
         timeout=170,
-        env=environment(PYSPARK_PYTHON=sys.executable),
+        env=environment(PYSPARK_PYTHON=sys.executable, **spark_submit_variables()),
         check=False,
     )
     assert answer.returncode == 0, answer.stderr[-3000:]

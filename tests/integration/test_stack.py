@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 from tests.processes import eventually, open_directory
 from thresher.core.throwaway import sweep
 from thresher.devstack import ports
-from thresher.devstack.broker import CLIENTS, MAIN, KafkaOptions, Listener, _cluster_id
+from thresher.devstack.broker import CLIENTS, MAIN, KafkaOptions, Listener, new_cluster_id
 from thresher.devstack.postgres import PostgresOptions
 from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
 from thresher.devstack.stack import Stack
@@ -293,7 +293,7 @@ def test_a_foreign_broker_on_the_port_is_not_ours(stack: Stack) -> None:
     other.kafka.options = KafkaOptions()
     try:
         other.kafka.prepare()
-        other.kafka._ports[MAIN, 1] = stack.kafka.port()
+        other.kafka.port_by_listener[MAIN, 1] = stack.kafka.port()
         other.kafka.options = KafkaOptions(port=stack.kafka.port())
         with pytest.raises(PortTaken):
             other.kafka.start()
@@ -334,7 +334,7 @@ def test_nobody_else_reads_the_brokers_passwords(stack: Stack) -> None:
 def test_a_cluster_id_never_looks_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter([uuid.UUID(bytes=b"\xf8" + bytes(15)), uuid.UUID(int=1)])
     monkeypatch.setattr(uuid, "uuid4", lambda: next(ids))
-    assert not _cluster_id().startswith("-")
+    assert not new_cluster_id().startswith("-")
 
 
 def test_more_nodes_than_three_are_refused() -> None:

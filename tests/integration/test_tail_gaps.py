@@ -70,6 +70,9 @@ def test_a_publication_changed_under_a_tail_ends_it(place: Places, change: list[
     assert error.exit_code == 4
     assert "was changed" in str(error)
     assert "can be inserted again" in str(error)
+    # A restart does not go on beyond the missing rows either.
+    with at.tailing() as tailing:
+        assert isinstance(tailing.ended(), LogLost)
     # The slot does not move back.
     assert at.found_slot().confirmed >= (confirmed or 0)  # type: ignore[union-attr, operator]
 

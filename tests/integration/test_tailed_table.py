@@ -90,7 +90,7 @@ def test_a_malformed_row_becomes_dead_unchanged(log: Logged) -> None:
             assert chunk is not None
             rows += chunk.rows
     assert [row[9] for row in rows] == ["headers", "timestamp", "timestamp"]
-    dead = DeadChanges(log.slots._connection, OUTBOX, Shape.THRESHER, in_table=True)
+    dead = DeadChanges(log.observer, OUTBOX, Shape.THRESHER, in_table=True)
     dead.set_aside([(row, ("malformed", "why", 1, False)) for row in rows])
     assert left(log) == []
     after = log.connection.execute(f"SELECT row({columns})::text FROM outbox_dead ORDER BY id").fetchall()

@@ -245,8 +245,15 @@ def test_processes_that_join_together_form_one_group(place: Places) -> None:
         # A slow founder may replace a group that others have joined already: these find that out, and join again.
         again = list(pool.map(lambda _: joined(at.locked_settings()), range(6)))
     ((term,),) = at.sql("SELECT term::text FROM thresher_relay WHERE settled_on IS NOT NULL")
-    assert term in {assignment.term for assignment in found}
+    terms = {assignment.term for assignment in found}
+    assert term in terms
     assert {assignment.term for assignment in again} == {term}
+    # A member of a replaced group takes no lock.
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+        for old in terms - {term}:
+            stale = LockTerms(owner="stale", relay=at.settings().name, term=old, seconds=60.0)
+            assert locks.acquire(LockState(topic=at.topic), stale) is None
 
 
 def test_a_founder_that_died_midway_is_replaced(place: Places) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.harvest import Harvest
 from thresher.kafka import admin
 from thresher.outbox import Message
+from thresher.service import service
 from thresher.service.health import Role
-from thresher.service.servers import probing, server_log
+from thresher.service.servers import server_log
+from thresher.service.servers.probing import Probing
 from thresher.spark.session.session import Session
 from thresher.testing.leadership import Ballot, StagedLeadership
 from thresher.testing.proxy import KafkaProxy
@@ -32,8 +35,7 @@ STEP_DOWN_SECONDS = 2.0
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probe servers every second, so that the tests need not wait as long as production does."""
-    monkeypatch.setattr(probing, "_REACHED_SECONDS", 1.0)
-    monkeypatch.setattr(probing, "_LOST_SECONDS", 0.5)
+    monkeypatch.setattr(service, "Probing", partial(Probing, reached_seconds=1.0, lost_seconds=0.5))
     monkeypatch.setattr(admin, "_REQUEST_SECONDS", 2.0)
 
 

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from typer.testing import CliRunner
 
 from tests.processes import eventually
+from tests.servers import create_topic
 from thresher.cli import verify as command
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName, statement
@@ -169,9 +170,7 @@ def scene(
     topic, history = f"{topic_prefix}load", tmp_path / "history.jsonl"
     history.write_text(load.history.replace(f'"{TOPIC}"', f'"{topic}"'))
     admin = Admin(stack.kafka.bootstrap)
-    admin.create_topic(topic, partitions=PARTITIONS)
-    # A broker may learn of the topic later than the controller.
-    eventually(lambda: admin.topics(topic), 60)
+    create_topic(admin, topic, PARTITIONS)
     copy = topic.replace("-", "_")
     with psycopg.connect(stack.postgres.dsn(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {copy} TEMPLATE {load.database}".encode())
@@ -295,8 +294,7 @@ def test_altered_records_are_reported(scene: Scene, field: str, value: Any) -> N
 def test_a_record_in_another_topic_is_altered(scene: Scene) -> None:
     rows = scene.rows()
     other = f"{scene.topic}-other"
-    Admin(scene.bootstrap).create_topic(other, partitions=1)
-    eventually(lambda: Admin(scene.bootstrap).topics(other), 60)
+    create_topic(Admin(scene.bootstrap), other)
     scene.send(rows[1:])
     scene.producer.begin_transaction()
     key, name = rows[0]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import groupby
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.capture.model import CUTS, ModelRows, Written, cut, is_later, logs, take
@@ -101,6 +101,8 @@ def records(offsets: Iterable[int]) -> list[CapturedRecord]:
 
 
 @given(st.sets(st.integers(0, 60)), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 20))))
+# The second reader's part begins below the stored offset and ends above it.
+@example({3, 15}, [(0, 1, 10), (1, 1, 20)])
 def test_any_mix_of_readers_applies_each_record_once(log_: set[int], steps: list[tuple[int, int, int]]) -> None:
     """Readers go on, start over, pause and come back late: only the stored offset decides."""
     positions, stored, seen = [0, 0, 0], 0, []

@@ -130,9 +130,9 @@ def test_the_judge_decides_whether_a_transaction_was_committed(
     passed = {each for steps in passes for each in steps} & spans.keys()
     verdict = judge(spans, "ours", found)
     if committed and spans.keys() - passed:
-        assert verdict is Verdict.OURS
+        assert verdict is Verdict.COMMITTED
     elif passed or committed:
         # Only an empty batch has no offsets to compare.
-        assert verdict is (Verdict.ANOTHERS if spans else Verdict.BEFORE)
+        assert verdict is (Verdict.TAKEN_BY_ANOTHER if spans else Verdict.NOT_COMMITTED)
     else:
-        assert verdict is Verdict.BEFORE
+        assert verdict is Verdict.NOT_COMMITTED

@@ -129,5 +129,13 @@ class Partition(RuleBasedStateMachine):
         assert [record.number for record in log.whole()] == there
 
 
+def test_progress_without_a_seal_after_the_first_claim_is_foreign() -> None:
+    partition = Partition()
+    partition.an_earlier_version_writes()
+    partition.a_relay_recovers_and_writes(records=0)
+    partition.a_stranger_forges(guess=None, records=1)
+    partition.the_last_and_all_that_are_left_are_found()
+
+
 TestPartition = Partition.TestCase
 TestPartition.settings = settings(max_examples=examples(40), stateful_step_count=20)

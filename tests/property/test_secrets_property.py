@@ -82,6 +82,7 @@ def test_no_report_shows_a_secret(secret: str, source: Any, holder: str, wrong: 
 
 
 @given(st.text(_CHARACTERS, max_size=4), st.text(_CHARACTERS, max_size=4))
+@example("a ", "")  # the part behind the blank is no pair
 def test_a_malformed_data_source_is_not_repeated(before: str, after: str) -> None:
     dsn = f"host='db' port=x password={before}{MARK}{after}"
     with pytest.raises(ConfigurationInvalid) as caught:

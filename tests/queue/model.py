@@ -33,6 +33,7 @@ from tests.queue.broker_model import (
 from thresher.kafka.group_offsets import GroupOffset
 from thresher.queue.hand_off.polled_records import Batch, PolledRecords
 from thresher.queue.hand_off.protocol import (
+    BackOff,
     Begin,
     Commit,
     CommitOffsets,
@@ -43,8 +44,7 @@ from thresher.queue.hand_off.protocol import (
     Outcome,
     ReadCommitted,
     Refused,
-    Renew,
-    Rest,
+    ReplaceProducer,
     SendOffsets,
     Steps,
     Uncertain,
@@ -175,11 +175,11 @@ class World:
 
     def _do(self, member: Member, effect: Effect, luck: random.Random) -> Any:
         match effect:
-            case Renew():
+            case ReplaceProducer():
                 return self._renew(member, luck)
             case ReadCommitted(partitions):
                 return self._read_committed(member, partitions, luck)
-            case Rest():
+            case BackOff():
                 self._serve(member, luck)
                 return _NOT_YET if luck.random() < WAITS else member.epoch != member.began
             case Deliver(batch):

@@ -39,7 +39,7 @@ def standby_of(primary: Postgres) -> Iterator[Postgres]:
         home.chmod(0o777)
         data = home / "data"
         command: list[str | Path] = [
-            standby._binaries / "pg_basebackup",
+            standby.binaries / "pg_basebackup",
             "-d",
             primary.dsn(),
             "-D",
@@ -49,7 +49,7 @@ def standby_of(primary: Postgres) -> Iterator[Postgres]:
             "-X",
             "stream",
         ]
-        status, output = run_tool(command, home, account=standby._account)
+        status, output = run_tool(command, home, account=standby.account)
         assert status == 0, output
         home.chmod(0o711)
         (data / "standby.signal").touch()
@@ -71,4 +71,4 @@ def copy_data(source: Path, target: Path) -> None:
 
 def data_of(server: Postgres) -> Path:
     """Return the server's data directory."""
-    return server._data
+    return server.data

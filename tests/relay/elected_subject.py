@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from tests.faults.fault_schedule import Kinds, broker_kinds, lasting, nothing, pausing
-from tests.faults.guarded import Guard, _binding
+from tests.faults.guarded import Guard, acl_of
 from tests.faults.mix.agenda import Agenda
 from tests.faults.mix.candidates import Candidates
 from tests.faults.mix.crew import Crew, Stage
@@ -62,11 +62,11 @@ class ElectionFaults:
         self._admin.delete_topics([LEADER_TOPIC])
 
     def group_denied(self, seconds: float) -> None:
-        denial = _binding(
+        denial = acl_of(
             ResourceType.GROUP, NAME, ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.DENY
         )
-        self._agenda.later(seconds, "admit", lambda: self._guard._unbind(denial))
-        self._guard._bind(denial)
+        self._agenda.later(seconds, "admit", lambda: self._guard.unbind(denial))
+        self._guard.bind(denial)
 
     def _come_and_go(self, over: float) -> None:
         properties = consumer_properties({"bootstrap.servers": self._kafka.bootstrap}, NAME, ElectionSettings())

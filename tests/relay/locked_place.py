@@ -146,6 +146,13 @@ class LockedPlace(Place):
         found = self.ask(f"SELECT * FROM {locks_table(self.table, self.shape)}", row_factory=dict_row)
         return {row["topic"]: row for row in found}
 
+    def abandoned(self, seconds: float) -> set[tuple[str, int]]:
+        """Return topic and token of the locks that have not been renewed for so long: their holders are gone."""
+        locks = locks_table(self.table, self.shape)
+        now = "pg_catalog.timezone('UTC', pg_catalog.clock_timestamp())"
+        held = f"locked_by IS NOT NULL AND locked_at < {now} - interval '{seconds} s'"
+        return set(self.ask(f"SELECT topic, token FROM {locks} WHERE {held}"))
+
     def admin_end(self, topic: str) -> int:
         """Return how many offsets a topic has."""
         return sum(each.records for each in self.admin.topics(topic))

@@ -13,7 +13,7 @@ import psycopg
 from confluent_kafka import Consumer, Message, TopicPartition
 from psycopg.rows import tuple_row
 
-from tests.processes import eventually
+from tests.processes import alive, eventually
 from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
@@ -93,11 +93,11 @@ class Relaying:
         return bool(shards) and all(shard.gauges.get("relaying") for shard in shards)
 
     def pid(self, shard: int) -> int:
-        """Wait for the process that serves the shard, and return its id: between two attempts there is none."""
+        """Wait for the live process that serves the shard, and return its id: between two attempts there is none."""
         found: list[int] = []
 
         def there() -> bool:
-            found[:] = [each.pid for each in self.shards if each.shard == shard and each.pid is not None]
+            found[:] = [each.pid for each in self.shards if each.shard == shard and each.pid and alive(each.pid)]
             return bool(found)
 
         self.until(there)
@@ -119,7 +119,7 @@ class Relaying:
     def undisturbed(self) -> None:
         """Check that no shard had to start over, except because a new topic had no leader yet."""
         for shard in self.shards:
-            assert shard.restarts == 0 or "did not say how" in (shard.last_error or ""), shard
+            assert shard.restarts == 0 or "did not return the partitions of" in (shard.last_error or ""), shard
 
     def until(self, condition: Callable[[], object], seconds: float = RELAYED_SECONDS) -> None:
         def met() -> object:

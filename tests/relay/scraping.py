@@ -3,14 +3,29 @@
 from dataclasses import dataclass, field
 
 from tests.service.scraping import Samples, Scraper, counters, shown
+from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.leader.workload import RelayWorkload
+from thresher.relay.report.status import RelayReport
 from thresher.relay.settings import Settings
 from thresher.service.health import Role
 from thresher.service.process_counts import ProcessCounts
+from thresher.service.report import Observed
 from thresher.service.servers.reach import Reach
 from thresher.spark.driver.snapshot import Snapshot
 
 __all__ = ["Process", "Samples", "Scraper", "counters", "shown"]
+
+
+class ImpatientWorkload(RelayWorkload):
+    """A relay whose pages wait for a silent database for the given time."""
+
+    def __init__(self, settings: Settings, patience_seconds: float) -> None:
+        super().__init__(settings)
+        self._patience_seconds = patience_seconds
+
+    def report(self, observed: Observed) -> RelayReport:
+        marks = ShardMarks(self.settings.name)
+        return RelayReport(self.settings, observed, marks, patience_seconds=self._patience_seconds)
 
 
 @dataclass
@@ -18,6 +33,7 @@ class Process:
     """Stands for a process."""
 
     settings: Settings
+    patience_seconds: float | None = None
     role: Role = Role.STANDBY
     term: str | None = None
     alarms: dict[str, str] = field(default_factory=dict)
@@ -31,7 +47,9 @@ class Process:
 
     @property
     def workload(self) -> RelayWorkload:
-        return RelayWorkload(self.settings)
+        if self.patience_seconds is None:
+            return RelayWorkload(self.settings)
+        return ImpatientWorkload(self.settings, self.patience_seconds)
 
     def snapshot(self) -> Snapshot | None:
         return None

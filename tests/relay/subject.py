@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from tests.faults.crash_run import PATIENT
+from tests.faults.orders import PATIENT
 from tests.faults.program import Program
 from tests.faults.subject import CrashSubject
 from tests.relay.load import Load, judged

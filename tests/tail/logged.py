@@ -30,7 +30,8 @@ class Logged:
         self.slot = f"test_{os.getpid()}_{next(_NUMBERS)}"
         self.connection = psycopg.connect(dsn, autocommit=True)
         create_schema(self.connection, OUTBOX)
-        self.slots = PostgresSlots(connect(dsn, "observer"))
+        self.observer = connect(dsn, "observer")
+        self.slots = PostgresSlots(self.observer)
         create_slot(self.slots, self.slot, self.slot, source)
 
     @contextmanager
@@ -63,7 +64,7 @@ class Logged:
             last.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [self.slot]
             )
-        self.slots._connection.close()
+        self.observer.close()
 
 
 @contextmanager

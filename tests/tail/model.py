@@ -64,6 +64,7 @@ OUTBOX_ID = "outbox"
 GOOD, NAMED_POISON, POISON, MALFORMED = range(4)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HELD_TICKS = 3
+_ANY_FATE = dead(Kind.MALFORMED, "any")
 
 
 class Fenced(Exception):
@@ -484,9 +485,9 @@ class TailWorld:
             return False
         assert attempt.staged is not None
         self.progress.append(encode(attempt.staged))
-        by_number = {change.given[0]: change for change in attempt.buffer._changes.values()}
         for _, row in attempt.produced:
-            position = by_number[row.id].position
+            # The buffer returns positions together with fates: any fate will do.
+            (position,) = attempt.buffer.dead_of([(row.id, _ANY_FATE)])
             self.sent.append(next(each for each in self.log if each.position == position))
         # Or the commit arrived, and its outcome is unknown.
         return luck >= 0.1

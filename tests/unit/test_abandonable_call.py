@@ -8,7 +8,7 @@ import pytest
 from tests.unit.test_relay_end import SETTINGS, Stuck, Term
 from thresher.core.errors import Superseded
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
-from thresher.service import leading, watching
+from thresher.service import leading
 from thresher.service.abandonable_call import CallAbandoned, answer_of
 from thresher.service.leading import Leading
 from thresher.spark.driver.snapshot import Snapshot
@@ -70,8 +70,7 @@ def test_a_superseded_leadership_ends_despite_a_hanging_database(end: Any, monke
             return Hanging(look)
 
     monkeypatch.setattr(leading, "Engine", Stopped)
-    monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
-    led = Leading(Workload(SETTINGS))
+    led = Leading(Workload(SETTINGS), watch_seconds=0.01)
     ended: list[BaseException] = []
 
     def run() -> None:

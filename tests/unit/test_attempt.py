@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.processes import eventually
 from tests.relay.recorded import recorded
 from thresher.core.clock import ServerClock
 from thresher.db import TableName
 from thresher.db.problem import DatabaseLost
 from thresher.delivery.batch import NOTHING_YET
-from thresher.delivery.effects import Begin, Init, Take
+from thresher.delivery.effects import Begin, Commit, Init, Take
 from thresher.delivery.fate import SENT
 from thresher.delivery.shard import producer_factory
 from thresher.relay.settings import Delivery, Settings, ShardAssignment
+from thresher.relay.settle import Settlement
 from thresher.relay.shard import attempt
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
@@ -85,10 +85,11 @@ def test_a_failed_settling_is_noticed_without_another_row(attempts: Attempts, mo
     def lost(*_: Any) -> int:
         raise DatabaseLost("the session was ended")
 
+    monkeypatch.setattr(Settlement, "execute", lost)
     made = attempts()
-    monkeypatch.setattr(made.settling._settlement, "execute", lost)
     made.settling.settler.begin(recorded((1, datetime(2026, 1, 1, tzinfo=UTC), SENT)), False)
-    eventually(lambda: made.settling.settler._error is not None, 60)
+    with pytest.raises(DatabaseLost):
+        made.settling.settler.wait(60)
     handlers = made.handlers(iter([NOTHING_YET]))
     with pytest.raises(DatabaseLost, match="the session was ended"):
         handlers[Take](Take(wait=True))
@@ -111,7 +112,7 @@ def test_the_opening_record_has_the_databases_time(attempts: Attempts, monkeypat
     handlers = transactions.handlers
     handlers[Init](Init())
     handlers[Begin](Begin())
-    transactions._opening.committed(1)
+    assert handlers[Commit](Commit())
     now[0] += 86_400
     handlers[Begin](Begin())
     assert times == [1_000_000, 87_400_000]

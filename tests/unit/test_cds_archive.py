@@ -116,11 +116,11 @@ def test_complaints_of_java_are_noted(tmp_path: Path, caplog: pytest.LogCaptureF
     stage(made)
     made.keep()
     user = archive(tmp_path)
-    user._log.write_text("")
+    user.log.write_text("")
     with caplog.at_level(logging.INFO):
         user.warn_if_unused()
     assert not caplog.text
-    user._log.write_text("[0.045s][warning][cds,dynamic] Unable to use shared archive.\nmore\n")
+    user.log.write_text("[0.045s][warning][cds,dynamic] Unable to use shared archive.\nmore\n")
     user.warn_if_unused()
     assert "Unable to use shared archive." in caplog.text
 

@@ -61,7 +61,7 @@ def test_chunks_without_rows_take_no_room() -> None:
     made = queue()
     for at in range(1, 1000):
         made.put(chunk(0, ended=at, idle_at=at + 1))
-    assert len(made._parts) == 1
+    assert len(made) == 1
     assert made.take(1, 1, 0) == Chunk(ended=999, idle_at=1000)
     assert made.take(1, 1, 0) is None
 

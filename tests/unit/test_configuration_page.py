@@ -15,7 +15,7 @@ from thresher.harvest.configuration import load
 from thresher.harvest.form import KEYS
 from thresher.harvest.goharvest_file import KEYS_OF_HARVEST, LIMITS
 from thresher.kafka.transactional import GUARDED
-from thresher.queue.configuration import _GUARDED, QueueConfig, load_queue_config
+from thresher.queue.configuration import QUEUE_GUARDED, QueueConfig, load_queue_config
 from thresher.tail.configuration import TailForm, load_tail_config
 from thresher.tracker.configuration import OWN_KEYS, load_tracker_config
 
@@ -138,7 +138,7 @@ def test_properties_that_queues_refuse_are_listed() -> None:
         r"^(?:Properties on which a guarantee|The broker is named by).*?\n\n?(?=\n|\Z)", WHOLE, re.M | re.S
     )
     assert len(refused) == 2
-    assert {name for name in _GUARDED if f"`{name}`" not in "".join(refused)} == set()
+    assert {name for name in QUEUE_GUARDED if f"`{name}`" not in "".join(refused)} == set()
 
 
 def test_the_tails_keys_and_example_are_documented(tmp_path: Path) -> None:

@@ -2,16 +2,17 @@
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from tests.processes import eventually
 from thresher.election.candidacy import JOINING, Candidacy
 from thresher.election.membership import Membership
-from thresher.election.neli import Neli, _Member
+from thresher.election.neli import Member, Neli
 from thresher.election.settings import ElectionSettings
+from thresher.kafka.admin import Admin, TopicFacts
 
 SOON_SECONDS = 30.0
 
@@ -51,10 +52,21 @@ def test_statistics_of_a_client_without_a_group_are_accepted() -> None:
     assert membership.trouble is not None
 
 
-def test_a_client_without_a_broker_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+class Answering(Admin):
+    """The administration of a cluster with the leader topic."""
+
+    def __init__(self, _: Mapping[str, Any]) -> None:
+        pass
+
+    def require_answer(self) -> None: ...
+
+    def topic(self, name: str) -> TopicFacts:
+        return TopicFacts(topic_id=name, partitions=1)
+
+
+def test_a_client_without_a_broker_is_in_no_group() -> None:
     # As if the broker had stopped after the check.
-    monkeypatch.setattr(Neli, "_require_topic", lambda _: True)
-    neli = Neli(topic="t", group="g", kafka={"bootstrap.servers": "127.0.0.1:1"})
+    neli = Neli(topic="t", group="g", kafka={"bootstrap.servers": "127.0.0.1:1"}, admin_of=Answering)
     neli.start()
     eventually(lambda: neli.trouble == JOINING, SOON_SECONDS)
     # The report stays while the client is silent.
@@ -111,7 +123,7 @@ def test_a_refusal_ends_with_its_leadership() -> None:
 
     candidacy, first = Candidacy(), TopicPartition("t", 0)
     settings = ElectionSettings(consumer_factory=make)
-    member = _Member(candidacy, "t", "g", {"bootstrap.servers": "127.0.0.1:1"}, settings)
+    member = Member(candidacy, "t", "g", {"bootstrap.servers": "127.0.0.1:1"}, settings)
     # Only the coordinator confirms heartbeats.
     member.writable = False
     (consumer,) = made

@@ -89,11 +89,13 @@ class Looked:
 
     def __init__(self) -> None:
         self.count = itertools.count()
+        self.looks = 0
         self.broken = False
 
     def look(self, partitions: tuple[int, ...]) -> list[HighWatermark]:
         if self.broken:
             raise ValueError("broken")
+        self.looks += len(partitions)
         return [HighWatermark(each, float(next(self.count)), 5) for each in partitions]
 
 
@@ -101,7 +103,8 @@ def test_a_slow_reader_gets_every_answer_in_order() -> None:
     looked = Looked()
     with EndWatcher(cast("EndWatch", looked)) as watcher:
         assert watcher.answers([3]) == []
-        eventually(lambda: len(watcher._answers) >= 3, 10.0)
+        # At the fourth look, the watcher has the answers of three.
+        eventually(lambda: looked.looks >= 4, 10.0)
         found = watcher.answers([3])
         assert [(each.partition, each.asked_at) for each in found[:3]] == [(3, 0.0), (3, 1.0), (3, 2.0)]
         looked.broken = True

@@ -14,6 +14,7 @@ from thresher.queue.configuration import QueueConfig, configured
 from thresher.queue.hand_off.member import MemberThread, Rejoin
 from thresher.queue.hand_off.polled_records import Batch, PolledRecords, Span
 from thresher.queue.hand_off.protocol import (
+    BackOff,
     Begin,
     Commit,
     CommitOffsets,
@@ -24,8 +25,7 @@ from thresher.queue.hand_off.protocol import (
     Outcome,
     ReadCommitted,
     Refused,
-    Renew,
-    Rest,
+    ReplaceProducer,
     SendOffsets,
     Steps,
     Uncertain,
@@ -142,7 +142,7 @@ def test_a_failed_step_is_the_last_of_its_try(step: str) -> None:
     answers: dict[str, list[Any]] = {step: [NO_ANSWER], "ReadCommitted": [offset(0)]}
     run = Run(exactly_once(batch_of(1), names()), **answers)
     failed = [kind.__name__ for kind in ONE_TRY].index(step) + 1
-    assert run.kinds == [*ONE_TRY[:failed], Renew, ReadCommitted, Rest, *ONE_TRY, Deliver]
+    assert run.kinds == [*ONE_TRY[:failed], ReplaceProducer, ReadCommitted, BackOff, *ONE_TRY, Deliver]
 
 
 # The outcome of a transaction
@@ -150,13 +150,13 @@ def test_a_failed_step_is_the_last_of_its_try(step: str) -> None:
 
 def test_a_batch_whose_commit_is_found_is_delivered() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(10, "name-1")])
-    assert run.kinds == [*ONE_TRY, Renew, ReadCommitted, Deliver, Rest]
+    assert run.kinds == [*ONE_TRY, ReplaceProducer, ReadCommitted, Deliver, BackOff]
     assert run.outcome is Outcome.DELIVERED
 
 
 def test_a_batch_whose_offsets_did_not_move_is_retried() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(0, "before")])
-    assert run.kinds == [*ONE_TRY, Renew, ReadCommitted, Rest, *ONE_TRY, Deliver]
+    assert run.kinds == [*ONE_TRY, ReplaceProducer, ReadCommitted, BackOff, *ONE_TRY, Deliver]
     assert run.outcome is Outcome.DELIVERED
 
 
@@ -167,12 +167,12 @@ def test_every_try_has_its_own_name() -> None:
 
 def test_pauses_grow_with_every_failed_try() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER] * 2, ReadCommitted=[offset(0), offset(0)])
-    assert [each.tries for each in run.seen if isinstance(each, Rest)] == [1, 2]
+    assert [each.tries for each in run.seen if isinstance(each, BackOff)] == [1, 2]
 
 
 def test_a_successor_with_a_higher_offset_ends_the_hand_off() -> None:
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(10, "another")])
-    assert run.kinds == [*ONE_TRY, Renew, ReadCommitted]
+    assert run.kinds == [*ONE_TRY, ReplaceProducer, ReadCommitted]
     assert run.outcome is Outcome.GIVEN_UP
 
 
@@ -185,49 +185,49 @@ def test_a_missing_offset_ends_the_hand_off() -> None:
 def test_one_offset_with_our_name_confirms_the_commit() -> None:
     spans = {0: Span(0, 5), 1: Span(0, 5)}
     found = offset(5, "ours", 0) | offset(9, "another", 1)
-    assert judge(spans, "ours", found) is Verdict.OURS
+    assert judge(spans, "ours", found) is Verdict.COMMITTED
 
 
 def test_one_offset_with_another_name_shows_a_successor() -> None:
     spans = {0: Span(0, 5), 1: Span(0, 5)}
-    assert judge(spans, "ours", offset(0, "", 0) | offset(9, "another", 1)) is Verdict.ANOTHERS
+    assert judge(spans, "ours", offset(0, "", 0) | offset(9, "another", 1)) is Verdict.TAKEN_BY_ANOTHER
 
 
 def test_offsets_of_other_partitions_decide_nothing() -> None:
     found = offset(0, "", 0) | offset(9, "another", 1)
-    assert judge({0: Span(0, 5)}, "ours", found) is Verdict.BEFORE
+    assert judge({0: Span(0, 5)}, "ours", found) is Verdict.NOT_COMMITTED
 
 
 # Rebalances
 
 
 def test_a_batch_is_not_tried_again_after_a_rebalance() -> None:
-    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(0)], Rest=[True])
-    assert run.kinds == [*ONE_TRY, Renew, ReadCommitted, Rest]
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(0)], BackOff=[True])
+    assert run.kinds == [*ONE_TRY, ReplaceProducer, ReadCommitted, BackOff]
     assert run.outcome is Outcome.GIVEN_UP
 
 
 def test_a_committed_batch_is_delivered_after_a_rebalance() -> None:
-    answers: dict[str, list[Any]] = {"ReadCommitted": [offset(10, "name-1")], "Rest": [True]}
+    answers: dict[str, list[Any]] = {"ReadCommitted": [offset(10, "name-1")], "BackOff": [True]}
     run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], **answers)
     assert run.outcome is Outcome.DELIVERED
     assert run.delivered == [batch_of(1)]
 
 
 def test_a_smaller_batch_is_not_tried_after_a_rebalance() -> None:
-    run = Run(exactly_once(batch_of(1, 2), names()), Flush=[TOO_LARGE], Renew=[True])
-    assert run.kinds == [Begin, WriteStarts, Flush, Renew]
+    run = Run(exactly_once(batch_of(1, 2), names()), Flush=[TOO_LARGE], ReplaceProducer=[True])
+    assert run.kinds == [Begin, WriteStarts, Flush, ReplaceProducer]
     assert run.outcome is Outcome.GIVEN_UP
 
 
 def test_refused_offsets_end_the_transaction_and_the_hand_off() -> None:
     run = Run(exactly_once(batch_of(1), names()), SendOffsets=[REMOVED])
-    assert run.kinds == [*ONE_TRY[:-1], Renew]
+    assert run.kinds == [*ONE_TRY[:-1], ReplaceProducer]
     assert run.outcome is Outcome.GIVEN_UP
 
 
 def test_the_second_half_is_given_up_after_a_rebalance() -> None:
-    answers: dict[str, list[Any]] = {"Commit": [NO_ANSWER], "ReadCommitted": [offset(2, "name-2")], "Rest": [True]}
+    answers: dict[str, list[Any]] = {"Commit": [NO_ANSWER], "ReadCommitted": [offset(2, "name-2")], "BackOff": [True]}
     run = Run(exactly_once(batch_of(1, 2), names()), Flush=[TOO_LARGE], **answers)
     assert run.outcome is Outcome.GIVEN_UP
     assert run.delivered == [batch_of(1, end=2)]
@@ -238,7 +238,7 @@ def test_the_second_half_is_given_up_after_a_rebalance() -> None:
 
 def test_a_record_refused_alone_becomes_a_dead_letter() -> None:
     seen = run_refusing(exactly_once(batch_of(1), names()), 1)
-    assert [type(effect) for effect in seen] == [Begin, WriteStarts, Flush, Renew, *ONE_TRY, Deliver]
+    assert [type(effect) for effect in seen] == [Begin, WriteStarts, Flush, ReplaceProducer, *ONE_TRY, Deliver]
     assert seen[-1] == Deliver(batch_of(1).dead("too large"))
 
 
@@ -263,7 +263,7 @@ def test_nothing_of_a_refused_transaction_is_committed() -> None:
     seen = [type(effect) for effect in run_refusing(exactly_once(batch_of(1, 2), names()), 1, 2)]
     for place, kind in enumerate(seen):
         if kind is Begin and place:
-            assert seen[place - 1] in {Renew, Deliver}
+            assert seen[place - 1] in {ReplaceProducer, Deliver}
 
 
 def test_a_refused_dead_letter_ends_the_consumer_with_a_remedy() -> None:
@@ -283,12 +283,12 @@ def test_starts_come_before_offsets_and_both_before_the_delivery() -> None:
 @pytest.mark.parametrize("step", ["WriteStarts", "Flush", "CommitOffsets"])
 def test_at_least_once_repeats_both_steps_after_a_fault(step: str) -> None:
     run = Run(at_least_once(batch_of(1)), **{step: [NO_ANSWER]})
-    assert run.kinds[-5:] == [Rest, WriteStarts, Flush, CommitOffsets, Deliver]
+    assert run.kinds[-5:] == [BackOff, WriteStarts, Flush, CommitOffsets, Deliver]
     assert run.delivered == [batch_of(1)]
 
 
 def test_at_least_once_repeats_nothing_after_a_rebalance() -> None:
-    run = Run(at_least_once(batch_of(1)), CommitOffsets=[NO_ANSWER], Rest=[True])
+    run = Run(at_least_once(batch_of(1)), CommitOffsets=[NO_ANSWER], BackOff=[True])
     assert run.outcome is Outcome.GIVEN_UP
     assert not run.delivered
 
@@ -318,16 +318,25 @@ class GivingUp:
 
 
 class Membership:
-    """A member that counts its rebalances in `epoch`."""
+    """A member that counts its rebalances in `epoch`, and whose polls find nothing more."""
 
     epoch = 1
+    polled_at = 0.0
+
+    def resume(self) -> None: ...
+
+    def poll(self, _: float) -> None: ...
 
 
 def hand_off(member: Membership, steps: GivingUp) -> None:
     config = configured({"bootstrap-servers": "localhost:1", "message-topic": "m", "marker-topic": "k"})
     unused = cast("Any", None)
-    thread = MemberThread(b"q", config, unused, cast("Any", steps), unused, ReceiveBuffer(), unused, Figures())
-    thread._hand_off(batch_of(1), cast("Any", member), PolledRecords(most_skipped=1, most_bytes=1))
+    started = cast("Any", ())
+    thread = MemberThread(b"q", config, unused, cast("Any", steps), unused, ReceiveBuffer(), started, Figures())
+    polled = PolledRecords(most_skipped=1, most_bytes=1_000)
+    polled.give(0, 1)
+    polled.add(record(0, 1))
+    thread.run_once(cast("Any", member), polled)
 
 
 def test_a_batch_given_up_without_a_rebalance_ends_the_membership() -> None:
@@ -343,7 +352,9 @@ def test_a_batch_given_up_by_a_rebalance_keeps_the_membership() -> None:
             member.epoch += 1
             return super().steps(batch)
 
+    before = member.epoch
     hand_off(member, Rebalanced())
+    assert member.epoch == before + 1, "a batch was handed off"
 
 
 # Starts and answers as records

@@ -14,7 +14,7 @@ from tests.unit.test_relay_end import ASSIGNMENT, SETTINGS, Stuck
 from thresher.db.lock_holder import LockHolder, held_by
 from thresher.db.problem import DatabaseLost
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
-from thresher.service import leading, watching
+from thresher.service import leading
 from thresher.service.events.event import Event, StepHangs
 from thresher.service.hanging_steps import HangingStep, LoggedSteps, hanging_steps_of
 from thresher.service.health import ProcessHealth, Role, liveness, readiness
@@ -72,18 +72,22 @@ class Hanging(Stuck):
 
 
 class Term(RelayTerm):
-    """A term without looks."""
+    """A term with the test's checks."""
 
-    def __init__(self, explain: Callable[[], str | None]) -> None:
+    def __init__(self, explain: Callable[[], str | None], *checks: PeriodicCheck) -> None:
         super().__init__(ASSIGNMENT)
-        self._explain = explain
+        self._explain, self._checks = explain, checks
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
-        yield ()
+        yield self._checks
 
     def explain(self, *_: Any) -> str | None:
         return self._explain()
+
+
+def watching(term: Term, engine: Hanging, **more: Any) -> Watching:
+    return Watching(RelayWorkload(SETTINGS), term, engine, ProcessCounts(), watch_seconds=0.01, **more)  # type: ignore[arg-type]
 
 
 def refuse() -> str:
@@ -95,15 +99,12 @@ def refuse() -> str:
     [(lambda: "backend 7 holds it", "backend 7 holds it"), (refuse, "no answer in 7 s"), (lambda: None, None)],
 )
 def test_a_watch_reports_a_hanging_step_with_its_reason(
-    explain: Callable[[], str | None], why: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+    explain: Callable[[], str | None], why: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
     events: list[Event] = []
     engine, over = Hanging(), threading.Event()
     engine.shards = [shard(1, settle=31.0, read=1.0)]
-    watch = Watching(
-        RelayWorkload(SETTINGS), Term(explain), engine, ProcessCounts(), stopping=over.is_set, announce=events.append  # type: ignore[arg-type]
-    )  # fmt: skip
+    watch = watching(Term(explain), engine, stopping=over.is_set, announce=events.append)
     with caplog.at_level(logging.INFO, "thresher.service.watching"):
         watch.start()
         eventually(lambda: events, 60)
@@ -125,11 +126,16 @@ def test_a_watch_reports_a_hanging_step_with_its_reason(
 
 
 def test_server_trouble_is_reported_before_a_hanging_step() -> None:
+    def check() -> None:
+        raise DatabaseLost("no answer")
+
     engine = Hanging()
     engine.shards = [shard(0, settle=31.0)]
-    watch = Watching(RelayWorkload(SETTINGS), Term(lambda: None), engine, ProcessCounts(), stopping=lambda: False)  # type: ignore[arg-type]
-    watch._troubles["database"] = ("database_lost", "no answer")
-    assert watch.trouble == ("database_lost", "no answer")
+    watch = watching(Term(lambda: None, PeriodicCheck(at="database", run=check)), engine, stopping=lambda: False)
+    assert str(watch.trouble).startswith("('step_hangs', ")
+    watch.start()
+    eventually(lambda: watch.trouble == ("database_lost", "no answer"), 60)
+    watch.end()
 
 
 @pytest.mark.parametrize(("step", "alive"), [("settle", True), ("read", True), ("commit", True), ("transform", False)])

@@ -130,7 +130,6 @@ class FirstTimes:
 
 
 def test_an_unreachable_database_is_awaited_without_dead_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LEAST_REST_SECONDS", 0.001)
     set_aside: list[object] = []
     monkeypatch.setattr(module, "set_aside", lambda *given, **_: set_aside.append(given))
     connects, handled = itertools.count(), []
@@ -147,17 +146,30 @@ def test_an_unreachable_database_is_awaited_without_dead_records(monkeypatch: py
             raise psycopg.OperationalError("the server closed the connection")
 
     consumer = Consumer(Gone(0), Gone(1))
-    done = consume(consumer, connect, handle, inbox=cast("Any", FirstTimes()), attempts=2, stop=lambda: consumer.empty)
+    done = consume(
+        consumer,
+        connect,
+        handle,
+        inbox=cast("Any", FirstTimes()),
+        attempts=2,
+        stop=lambda: consumer.empty,
+        back_off_seconds=0.001,
+    )
     assert handled == [0] * 6 + [1]
     assert (done.processed, done.set_aside, set_aside) == (2, 0, [])
     assert consumer.committed[-1] == [2]
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, consumer: Consumer, handle: Any, **more: Any) -> tuple[Any, list[Any]]:
-    monkeypatch.setattr(module, "_LEAST_REST_SECONDS", 0.001)
     set_aside: list[Any] = []
     monkeypatch.setattr(module, "set_aside", lambda *_, **given: set_aside.append(given["reason"]))
-    given = {"inbox": cast("Any", FirstTimes()), "attempts": 2, "stop": lambda: consumer.empty, **more}
+    given = {
+        "inbox": cast("Any", FirstTimes()),
+        "attempts": 2,
+        "stop": lambda: consumer.empty,
+        "back_off_seconds": 0.001,
+        **more,
+    }
     return consume(consumer, Session, handle, **given), set_aside
 
 
@@ -233,8 +245,7 @@ def test_a_consumer_ends_positioned_at_the_first_unprocessed_record(monkeypatch:
     assert (broken.committed, broken.sought) == ([], [5])
 
 
-def test_a_stop_skips_no_unprocessed_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LEAST_REST_SECONDS", 0.001)
+def test_a_stop_skips_no_unprocessed_record() -> None:
     tries: list[int] = []
 
     def connect() -> Any:
@@ -242,7 +253,7 @@ def test_a_stop_skips_no_unprocessed_record(monkeypatch: pytest.MonkeyPatch) -> 
         raise psycopg.OperationalError("away")
 
     consumer = Consumer(Gone(0))
-    done = consume(consumer, connect, lambda *_: None, stop=lambda: len(tries) > 5)
+    done = consume(consumer, connect, lambda *_: None, stop=lambda: len(tries) > 5, back_off_seconds=0.001)
     assert (done.processed, consumer.committed) == (0, [])
 
 
@@ -254,6 +265,12 @@ def test_only_permanent_client_errors_end_the_consumer() -> None:
         consume(refused, lambda: cast("Any", None), lambda *_: None)
     with pytest.raises(InvalidInput, match="attempts"):
         consume(refused, lambda: cast("Any", None), lambda *_: None, attempts=0)
+
+
+@pytest.mark.parametrize("seconds", [0, -0.1, 5.1])
+def test_a_pause_out_of_bounds_is_refused(seconds: float) -> None:
+    with pytest.raises(InvalidInput, match="back_off_seconds"):
+        consume(Consumer(), lambda: cast("Any", None), lambda *_: None, back_off_seconds=seconds)
 
 
 def test_a_message_gets_an_id_unless_it_has_one() -> None:

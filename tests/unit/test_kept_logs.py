@@ -22,7 +22,7 @@ def places(tmp_path: Path) -> Path:
 
 def test_a_failed_tests_logs_outlive_their_directory(places: Path, tmp_path: Path) -> None:
     with KeptLogs(places, tmp_path / "failures") as kept:
-        eventually(lambda: len(list(kept._links.iterdir())) == 2, 30)
+        eventually(lambda: len(list(kept.links.iterdir())) == 2, 30)
         with (places / "relay.log").open("a") as log:
             log.write(", and more")
         shutil.rmtree(places / "stack")

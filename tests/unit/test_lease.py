@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -83,10 +84,13 @@ class Ended:
     def close(self) -> None: ...
 
 
-def test_an_expired_lease_is_taken_and_a_stop_releases_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def lease_over(connect: Callable[[], Any]) -> Lease:
+    return Lease(dsn="", name="r", connect=connect)
+
+
+def test_an_expired_lease_is_taken_and_a_stop_releases_it() -> None:
     connection = Ended()
-    monkeypatch.setattr(Lease, "_connect", lambda _: connection)
-    lease = Lease(dsn="", name="r")
+    lease = lease_over(lambda: connection)
     lease.start()
     eventually(lambda: lease.leader_id is not None, 10.0)
     assert (connection.taken, connection.released) == (1, 0)
@@ -94,13 +98,10 @@ def test_an_expired_lease_is_taken_and_a_stop_releases_it(monkeypatch: pytest.Mo
     assert (connection.taken, connection.released) == (1, 1)
 
 
-def test_a_read_only_lease_table_is_retried_with_back_off(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_read_only_lease_table_is_retried_with_back_off(caplog: pytest.LogCaptureFixture) -> None:
     connected: list[float] = []
-    monkeypatch.setattr(Lease, "_connect", lambda _: Replica(connected))
     caplog.set_level(logging.INFO)
-    lease = Lease(dsn="", name="r")
+    lease = lease_over(lambda: Replica(connected))
     lease.start()
     eventually(lambda: len(connected) >= 4, 30.0)
     assert lease.trouble == "cannot execute UPDATE in a read-only transaction"
@@ -112,19 +113,16 @@ def test_a_read_only_lease_table_is_retried_with_back_off(
     ]
 
 
-def test_a_former_leader_retries_a_refusing_database_with_back_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_former_leader_retries_a_refusing_database_with_back_off() -> None:
     tried: list[float] = []
 
-    def connect(_: Lease) -> Any:
+    def connect() -> Any:
         tried.append(time.monotonic())
         if len(tried) > 1:
             raise errors.OperationalError("the server is away")
         return Breaking()
 
-    monkeypatch.setattr(Lease, "_connect", connect)
-    lease = Lease(dsn="", name="r")
+    lease = lease_over(connect)
     lease.start()
     eventually(lambda: len(tried) >= 5, 30.0)
     lease.stop()

@@ -128,7 +128,7 @@ def test_positions_beyond_a_timelines_end_mean_nothing() -> None:
 
 def test_a_changed_publication_is_reported_with_position_and_remedy() -> None:
     told = not_published(0x258, TableSource(table=TableName(table="orders", schema="public")), "shop")
-    assert "behind 0/258 may be missing" in told
+    assert "after 0/258 may be missing" in told
     assert "can be inserted again" in told
     assert "thresher adopt shop" in told
 
@@ -136,7 +136,7 @@ def test_a_changed_publication_is_reported_with_position_and_remedy() -> None:
 def test_possible_losses_are_named_with_the_remedy() -> None:
     table = TableName(table="orders", schema="public")
     told = what_to_do(COVERED, TableSource(table=table), "shop")
-    assert "behind 0/258 (2027-01-15 08:00:00 UTC)" in told
+    assert "after 0/258 (2027-01-15 08:00:00 UTC)" in told
     assert "can be inserted again" in told
     assert "thresher adopt shop" in told
     assert "nothing is left to read" in what_to_do(COVERED, LogSource(outbox=table), "shop")

@@ -22,7 +22,7 @@ WINDOW = ReadAheadLimits(most_rows=1_000, window_rows=5_000, window_bytes=1_000,
 def test_bytes_in_flight_stay_within_the_window(steps: list[tuple[str, int]]) -> None:
     ahead, flying, next_id = ReadAhead(WINDOW), dict[int, int](), 0
     for step, number in steps:
-        if step == "read" and ahead._is_due():
+        if step == "read" and ahead.due:
             request = ahead.await_due()
             assert request is not None
             # As a read of the table: as many rows as there is room for, and at least one.
@@ -37,15 +37,15 @@ def test_bytes_in_flight_stay_within_the_window(steps: list[tuple[str, int]]) ->
         elif step == "discard":
             ahead.discard()
             flying.clear()
-        assert ahead._bytes == sum(flying.values()) <= 1_000
-    assert ahead._is_due() == (sum(flying.values()) <= 500 and len(flying) < 5_000)
+        assert ahead.bytes_in_flight == sum(flying.values()) <= 1_000
+    assert ahead.due == (sum(flying.values()) <= 500 and len(flying) < 5_000)
 
 
 def test_bytes_in_flight_are_unlimited_without_a_window() -> None:
     ahead = ReadAhead(ReadAheadLimits(most_rows=1_000))
     ahead.claim({1: 0}, 0, [100_000_000])
     assert not ahead.by_bytes
-    assert ahead._is_due()
+    assert ahead.due
 
 
 @pytest.mark.parametrize("headers", [([], []), (["n"], [b"12345"]), (["n", "m"], [b"12345", None]), (None, None)])

@@ -2,9 +2,10 @@
 
 from typing import Any, cast
 
+from tests.set_clock import SetClock
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.configuration import configured
-from thresher.queue.hand_off.member import _BATCH_BYTES, _FULL_SECONDS, MemberThread
+from thresher.queue.hand_off.member import BATCH_BYTES, MemberThread
 from thresher.queue.hand_off.polled_records import Batch, PolledRecords
 from thresher.queue.hand_off.protocol import Outcome, Steps
 from thresher.queue.metrics import Figures
@@ -48,7 +49,7 @@ class Scene:
     def __init__(self, in_progress: int) -> None:
         keys = {"bootstrap-servers": "localhost:1", "message-topic": "m", "marker-topic": "k"}
         config = configured({**keys, "max-in-progress": MOST_IN_PROGRESS})
-        self.recording, unused = Recording(), cast("Any", None)
+        self.recording, self.clock, unused = Recording(), SetClock(), cast("Any", None)
         self.thread = MemberThread(
             b"q",
             config,
@@ -58,8 +59,9 @@ class Scene:
             ReceiveBuffer(),
             cast("Any", range(in_progress)),
             Figures(),
+            clock=self.clock,
         )
-        self.polled = PolledRecords(most_skipped=100, most_bytes=_BATCH_BYTES)
+        self.polled = PolledRecords(most_skipped=100, most_bytes=BATCH_BYTES)
         self.fill(b"")
 
     def fill(self, payload: bytes) -> None:
@@ -68,33 +70,35 @@ class Scene:
         for offset in range(10):
             self.polled.add(record_of(MessageId(0, offset), payload, (), 1))
 
-    def turn(self) -> None:
-        self.thread._turn(cast("Any", self.recording), self.polled)
+    def run_once(self) -> None:
+        self.thread.run_once(cast("Any", self.recording), self.polled)
 
 
 def test_started_messages_stay_within_the_limit_in_progress() -> None:
     for in_progress in range(MOST_IN_PROGRESS + 1):
         scene = Scene(in_progress)
-        scene.turn()
+        scene.run_once()
         assert scene.recording.started == list(range(MOST_IN_PROGRESS - in_progress))
 
 
 def test_a_batch_has_8_mb_at_most() -> None:
     scene = Scene(0)
     scene.fill(bytes(3_000_000))
-    scene.turn()
+    scene.run_once()
     assert scene.recording.sizes == [6_000_000]
 
 
 def test_a_full_consumer_pauses_and_polls() -> None:
     scene = Scene(MOST_IN_PROGRESS)
-    scene.thread._full_since = -_FULL_SECONDS
-    scene.turn()
+    scene.run_once()
+    assert scene.recording.calls == [], "a pause would drop prefetched records"
+    scene.clock.now += 1.0
+    scene.run_once()
     assert scene.recording.calls == ["pause", "poll"]
 
 
 def test_a_consumer_with_room_fetches_again() -> None:
     scene = Scene(0)
     scene.polled.cut(9)
-    scene.turn()
+    scene.run_once()
     assert scene.recording.calls == ["resume", "poll"]

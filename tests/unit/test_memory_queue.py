@@ -15,6 +15,7 @@ from thresher.observe.histogram import Histogram
 from thresher.observe.prometheus import scrape
 from thresher.queue import Message, MessageId, Queue, QueueClosed, QueueConfig, QueueConsumer
 from thresher.queue.memory import DeadLetter, MemoryQueueService
+from thresher.queue.memory.member import MemoryMember
 from thresher.queue.running import back_off
 
 SOON_SECONDS = 30.0
@@ -236,19 +237,22 @@ def test_metrics_count_every_event(service: MemoryQueueService, queue: Queue, cl
     assert (now["messages_in_progress"], now["messages_given_back"]) == (0, 5)
 
 
-def test_a_message_taken_while_its_consumer_closes_counts_as_delivered(queue: Queue) -> None:
+def test_a_message_taken_while_its_consumer_closes_counts_as_delivered(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     send(queue, b"x")
     consumer = queue.consumer()
-    received = consumer._in_progress.received
+    received = MemoryMember.received
     closing = threading.Thread(target=consumer.close)
 
-    def received_late(messages: list[Message]) -> list[Message]:
+    def received_late(member: MemoryMember, messages: list[Message]) -> list[Message]:
         closing.start()
         closing.join(0.3)
-        return received(messages)
+        return received(member, messages)
 
-    consumer._in_progress.received = received_late  # type: ignore[method-assign,assignment]
-    assert receive(consumer).delivery_count == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryMember, "received", received_late)
+        assert receive(consumer).delivery_count == 1
     closing.join(SOON_SECONDS)
     with queue.consumer() as other:
         assert receive(other).delivery_count == 2

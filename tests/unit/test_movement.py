@@ -27,8 +27,8 @@ def test_the_longest_time_without_movement_is_known(looks: list[tuple[float, Loo
     with Movement() as movement:
         for now, look in looks:
             movement.look(now, functools.partial(_seen, look))
-            assert movement._looking is not None
-            movement._looking.result()
+            assert movement.looking is not None
+            movement.looking.result()
             # The next call processes the result.
             movement.look(now, lambda: None)
         assert movement.longest == longest

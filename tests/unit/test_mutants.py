@@ -25,6 +25,11 @@ def test_put():
     assert True
 
 
+@pytest.mark.soak
+def test_long():
+    assert True
+
+
 TestMachine = object
 """
 
@@ -64,6 +69,7 @@ def test_an_anchor_outside_of_functions_names_no_function() -> None:
         ({"test": "tests/test_bag.py::test_put"}, "test_bag.py is not there"),
         ({"test": "tests/test_box.py::test_take"}, "defines no test test_take"),
         ({"test": "tests/test_box.py"}, "defines no test"),
+        ({"test": "tests/test_box.py::test_long"}, "test_long soak"),
     ],
 )
 def test_a_mutant_that_does_not_fit_is_named(root: Path, changes: dict[str, Any], why: str) -> None:

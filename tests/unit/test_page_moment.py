@@ -8,7 +8,6 @@ import pytest
 
 from tests.relay.scraping import Scraper, shown
 from tests.unit.test_status import calls, process
-from thresher.relay.report import status
 from thresher.service.health import Role
 
 __all__ = ["calls"]
@@ -24,12 +23,10 @@ __all__ = ["calls"]
 )
 def test_a_page_shows_the_role_after_its_wait(
     calls: socket.socket,
-    monkeypatch: pytest.MonkeyPatch,
     ask: Any,
     expected: Any,
 ) -> None:
-    monkeypatch.setattr(status, "_PATIENCE_SECONDS", 1.0)
-    seen = process(calls, role=Role.LEADING)
+    seen = process(calls, role=Role.LEADING, patience_seconds=1.0)
     calls.settimeout(60)
     answers: list[Any] = []
 

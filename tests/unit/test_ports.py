@@ -7,7 +7,7 @@ import pytest
 from thresher.devstack import ports
 from thresher.devstack.problem import StackProblem
 
-DRAW = "from thresher.devstack import ports; ports._LOWEST = ports._HIGHEST = {port}; print(ports.free_port())"
+DRAW = "from thresher.devstack import ports; print(ports.free_port(between=({port}, {port})))"
 
 
 def drawn_elsewhere(port: int) -> subprocess.CompletedProcess[str]:
@@ -25,13 +25,11 @@ def test_a_drawn_port_is_reserved_before_anyone_listens() -> None:
     assert ports.is_free(port)
 
 
-def test_a_drawn_port_is_free_after_its_process_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drawn_port_is_free_after_its_process_ended() -> None:
     port = next(port for port in range(31_000, 32_000) if drawn_elsewhere(port).returncode == 0)
-    monkeypatch.setattr(ports, "_LOWEST", port)
-    monkeypatch.setattr(ports, "_HIGHEST", port)
-    assert ports.free_port() == port
+    assert ports.free_port(between=(port, port)) == port
     with pytest.raises(StackProblem):
-        ports.free_port(taken={port})
+        ports.free_port(taken={port}, between=(port, port))
 
 
 def test_a_preferred_free_port_is_used() -> None:

@@ -3,12 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from confluent_kafka import KafkaError, KafkaException
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from thresher.kafka import transactional
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
 
@@ -65,10 +63,8 @@ def test_columns_are_produced_like_single_records(kinds: list[int], at_once: int
     one_by_one, client = producer()
     one_by_one.produce(enumerate(records))
     as_columns, other = producer()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transactional, "_AT_ONCE", at_once)
-        topics, values, keys, partitions, _, headers = [list(each) for each in zip(*records, strict=True)] or [[]] * 6
-        as_columns.produce_columns(topics, values, keys, partitions, headers)
+    topics, values, keys, partitions, _, headers = [list(each) for each in zip(*records, strict=True)] or [[]] * 6
+    as_columns.produce_columns(topics, values, keys, partitions, headers, at_once=at_once)
     assert other.taken == client.taken
     assert as_columns.unhandled_faults == one_by_one.unhandled_faults
     assert {fault.place for fault in as_columns.unhandled_faults} == {

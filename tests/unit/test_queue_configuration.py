@@ -14,7 +14,7 @@ from thresher.config.loading import Completed
 from thresher.config.problem import ConfigurationInvalid
 from thresher.config.setting import keys_of
 from thresher.queue import QueueService
-from thresher.queue.configuration import _GUARDED, HandOff, QueueConfig, configured, load_queue_config
+from thresher.queue.configuration import QUEUE_GUARDED, HandOff, QueueConfig, configured, load_queue_config
 
 GIVEN: dict[str, Any] = {"bootstrap-servers": "kafka:9092", "message-topic": "messages", "marker-topic": "markers"}
 # kafka-mq-go's settings under their YAML names, with its defaults.
@@ -112,7 +112,7 @@ def test_messages_and_markers_need_two_topics() -> None:
 
 
 @pytest.mark.parametrize("section", ["kafka", "producer", "consumer"])
-@pytest.mark.parametrize("name", sorted(_GUARDED))
+@pytest.mark.parametrize("name", sorted(QUEUE_GUARDED))
 def test_properties_that_the_guarantee_rests_on_are_refused(name: str, section: str) -> None:
     assert f"{section}.{name}: the guarantee of queues depends on" in problems(**{section: {name: 1}})
 
@@ -121,7 +121,7 @@ def test_names_that_mean_the_same_property_are_refused() -> None:
     assert {
         "isolation.level", "enable.idempotence", "acks", "transactional.id", "transaction.timeout.ms", "group.id",
         "enable.auto.commit", "auto.offset.reset", "partitioner",
-    } <= _GUARDED  # fmt: skip
+    } <= QUEUE_GUARDED  # fmt: skip
     assert "producer.topic.acks: the guarantee" in problems(producer={"topic.acks": 1})
 
 

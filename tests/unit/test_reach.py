@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +9,6 @@ from tests.processes import eventually
 from thresher.core.errors import Trouble
 from thresher.db.problem import DatabaseLost
 from thresher.service.process_counts import ProcessCounts
-from thresher.service.servers import probing
 from thresher.service.servers.probing import Probing, rest_seconds
 from thresher.service.servers.reach import FRESH_SECONDS, Contact, Reach
 
@@ -100,11 +98,10 @@ def test_a_reached_server_is_not_probed_and_others_are() -> None:
     assert rest_seconds(reached.failed(Trouble("no")).health(BEGAN)) == 0
 
 
-def test_a_server_with_unanswered_looks_is_probed_sometimes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_LOST_SECONDS", 0.2)
+def test_a_server_with_unanswered_looks_is_probed_sometimes() -> None:
     reach, probes = Reach(["database"]), list[float]()
     reach.failed("database", Trouble("no answer"), check=True)
-    watched = Probing({"database": lambda: probes.append(time.monotonic())}, reach, ProcessCounts())
+    watched = Probing({"database": lambda: probes.append(time.monotonic())}, reach, ProcessCounts(), lost_seconds=0.2)
     watched.start()
     eventually(lambda: len(probes) >= 3, 30.0)
     watched.close()

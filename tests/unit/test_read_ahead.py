@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import eventually
 from tests.set_clock import SetClock
 from thresher.delivery.batch import Batch, rows_of
 from thresher.delivery.reading.prefetch import Prefetch, pause
@@ -79,9 +80,8 @@ def started(
     # Release a waiting read.
     for _ in range(3):
         head.answers.put(None)
-    prefetch.close()
-    prefetch._thread.join(PATIENCE)
-    assert not prefetch._thread.is_alive()
+    prefetch.close(PATIENCE)
+    # The thread's last act.
     assert head.closed
 
 
@@ -162,9 +162,8 @@ def test_only_one_batch_is_read_ahead(ahead: ReadAhead, head: Played) -> None:
     assert taken(ahead) == [1]
     head.next_read()
     head.find(2)
-    with ahead._changed:
-        assert ahead._changed.wait_for(lambda: bool(ahead._ready), PATIENCE)
-        assert not ahead._is_due()
+    eventually(lambda: ahead.ready, PATIENCE)
+    assert not ahead.due
     assert taken(ahead) == [2]
     assert head.next_read()[1] == {1, 2}
 
@@ -224,8 +223,7 @@ def test_rows_to_mark_are_read_one_batch_at_once(head: Played) -> None:
 def test_discarding_forgets_a_batch_that_is_ready(ahead: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(1)
-    with ahead._changed:
-        assert ahead._changed.wait_for(lambda: bool(ahead._ready), PATIENCE)
+    eventually(lambda: ahead.ready, PATIENCE)
     ahead.discard()
     assert head.next_read()[1] == set()
     head.find(5)
@@ -302,8 +300,7 @@ def test_two_batches_in_flight_stop_reading(ahead: ReadAhead, head: Played) -> N
     head.find(*range(1_000, 2_000))
     taken(ahead)
     # A read would scan all these rows.
-    with ahead._changed:
-        assert not ahead._is_due()
+    assert not ahead.due
     settle(ahead, *range(1_000))
     _, in_flight, _ = head.next_read()
     assert in_flight == set(range(1_000, 2_000))

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.processes import eventually
 from thresher.core.errors import Superseded
 from thresher.db import TableName
 from thresher.relay.leader.workload import RelayTerm, RelayWorkload
 from thresher.relay.settings import Settings, ShardAssignment
-from thresher.service import leading, watching
+from thresher.service import leading
 from thresher.service.leading import Leading
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.watching import Watching
@@ -82,15 +83,14 @@ def test_a_superseded_relay_ends_as_superseded_despite_lost_spark(
             return Term(look)
 
     monkeypatch.setattr(leading, "Engine", Stuck)
-    monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
-    led = Leading(Workload(SETTINGS))
+    led = Leading(Workload(SETTINGS), watch_seconds=0.01)
     with pytest.raises(Superseded if superseded else EngineLost) as raised:
         led.run()
     assert raised.value.exit_code == (3 if superseded else 1)
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_a_watch_that_outlives_its_leadership_reports_nothing(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_outlives_its_leadership_reports_nothing(late: bool) -> None:
     looking, go_on = threading.Event(), threading.Event()
 
     def look() -> None:
@@ -98,14 +98,19 @@ def test_a_watch_that_outlives_its_leadership_reports_nothing(late: bool, monkey
         assert go_on.wait(60)
         raise Superseded("the term is another: the next leadership's")
 
-    monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(watching, "_END_SECONDS", 0.01)
-    watch = Watching(RelayWorkload(SETTINGS), Term(look), Stuck(), ProcessCounts(), stopping=lambda: False)  # type: ignore[arg-type]
+    watch = Watching(
+        RelayWorkload(SETTINGS),
+        Term(look),
+        Stuck(),  # type: ignore[arg-type]
+        ProcessCounts(),
+        stopping=lambda: False,
+        watch_seconds=0.01,
+    )
     watch.start()
     assert looking.wait(60)
     if late:
         # The look took so long that the leadership has ended without it.
-        watch.end()
+        watch.end(0.01)
     go_on.set()
-    watch._thread.join(60)
+    eventually(lambda: not watch.alive, 60)
     assert (watch.error is None) == late

@@ -12,10 +12,10 @@ from thresher.relay.reading.scan_plan import (
     Observed,
     OldestTransaction,
     Position,
-    RowBehind,
+    RowAfter,
     ScanPlan,
     Window,
-    may_read_behind,
+    may_read_after,
 )
 
 NOW = Observed(now=100.0, generation=3, rows=1_000)
@@ -105,11 +105,11 @@ def test_nothing_pending_ends_the_backlog() -> None:
     assert isinstance(plan.next(NOW), ByBuckets)
 
 
-OLD, OLDEST = RowBehind(age=8, generation=3), OldestTransaction(age=7, generation=3)
+OLD, OLDEST = RowAfter(age=8, generation=3), OldestTransaction(age=7, generation=3)
 
 
 def test_a_row_older_than_the_oldest_transaction_may_be_passed() -> None:
-    assert may_read_behind(OLD, OLDEST)
+    assert may_read_after(OLD, OLDEST)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_row_older_than_the_oldest_transaction_may_be_passed() -> None:
         "held",
     ],
 )
-def test_a_row_may_not_be_passed(row: RowBehind, oldest: OldestTransaction) -> None:
-    assert not may_read_behind(row, oldest)
+def test_a_row_may_not_be_passed(row: RowAfter, oldest: OldestTransaction) -> None:
+    assert not may_read_after(row, oldest)
 
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -145,12 +145,12 @@ NEAR = st.integers(0, 8)
 def test_an_older_row_may_be_passed_too(
     ages: tuple[int, int], generations: tuple[int, int], left_out: bool, older: int
 ) -> None:
-    row = RowBehind(age=ages[0], generation=generations[0], left_out=left_out)
+    row = RowAfter(age=ages[0], generation=generations[0], left_out=left_out)
     oldest = OldestTransaction(age=ages[1], generation=generations[1])
-    if may_read_behind(row, oldest):
+    if may_read_after(row, oldest):
         assert row.age > oldest.age
         assert (generations[0], left_out) == (generations[1], False)
-        assert may_read_behind(replace(row, age=row.age + older), oldest)
+        assert may_read_after(replace(row, age=row.age + older), oldest)
 
 
 @pytest.mark.parametrize(("buckets", "rows", "each"), [(32, 10_000, 391), (1, 10_000, 10_000), (64, 10, 1)])

@@ -6,10 +6,10 @@ import pytest
 
 from thresher.db.catalog import Column, Index, Relation, Sequence
 from thresher.outbox import Shape
-from thresher.outbox.schema import _EXPECTED, PENDING, judge
+from thresher.outbox.schema import EXPECTED_COLUMNS, PENDING, judge
 
 GOOD = Relation(
-    columns=_EXPECTED[Shape.THRESHER],
+    columns=EXPECTED_COLUMNS[Shape.THRESHER],
     indexes=(Index(columns=("id",), unique=True), Index(columns=("bucket", "id"), predicate=PENDING)),
     sequences=(Sequence(name="s"),),
     options=("autovacuum_vacuum_scale_factor=0",),

@@ -7,11 +7,11 @@ import pytest
 from thresher.core.errors import InvalidInput
 from thresher.db.log_slots import LogServer, LogSlot, Publication
 from thresher.db.names import TableName
-from thresher.db.postgres.replication import connection
+from thresher.db.postgres.replication.connection import stream_problem
 from thresher.db.problem import DatabaseRefused
 from thresher.outbox import Limits, Outbox, Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
-from thresher.tail.slot import _warnings, free_slot, publication_problems, server_problems, slot_problems
+from thresher.tail.slot import free_slot, publication_problems, server_problems, slot_problems, slot_warnings
 
 SERVER = LogServer(version=180_000, wal_level="logical", database="app", user='o"k', may_replicate=True)
 SLOT = LogSlot(
@@ -25,7 +25,7 @@ TABLED, TABLELESS = TableSource(table=TABLE), LogSource(outbox=TABLE)
 def test_a_usable_server_has_no_problems() -> None:
     assert server_problems(SERVER) == []
     assert slot_problems(SERVER, "s", SLOT, TABLED) == []
-    assert _warnings(SERVER, SLOT) == []
+    assert slot_warnings(SERVER, SLOT) == []
 
 
 def test_a_missing_logical_wal_level_comes_with_the_statement() -> None:
@@ -88,14 +88,14 @@ def test_a_slot_of_another_plugin_or_database_is_refused(other: LogSlot) -> None
 @pytest.mark.parametrize("lost", [replace(SLOT, wal_status="lost"), replace(SLOT, invalidation="idle_timeout")])
 def test_a_lost_slot_is_reported_with_position_and_remedy(source: Source, left: str, lost: LogSlot) -> None:
     (problem,) = slot_problems(SERVER, "s", lost, source)
-    assert "what was committed behind 0/100 may be missing" in problem.detail
+    assert "what was committed after 0/100 may be missing" in problem.detail
     assert left in problem.detail
     assert "thresher adopt NAME" in problem.mend
     assert problem.mend.startswith("SELECT pg_drop_replication_slot('s'); SELECT pg_create_logical_replication_slot(")
 
 
 def test_settings_that_may_break_later_are_warned_about() -> None:
-    found = _warnings(SERVER, replace(SLOT, wal_status="unreserved", active_pid=None, failover=False))
+    found = slot_warnings(SERVER, replace(SLOT, wal_status="unreserved", active_pid=None, failover=False))
     assert [warning.split(":")[0] for warning in found] == [
         "the server may remove WAL that the slot needs at the next checkpoint",
         "nobody reads the slot",
@@ -136,9 +136,7 @@ def test_options_that_make_no_sense_together_are_refused(options: dict[str, obje
         Outbox(**options)  # type: ignore[arg-type]
 
 
-def test_a_publication_missing_in_the_log_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = ("42704", 'publication "p" does not exist')
-    monkeypatch.setattr(connection, "_state_of", lambda _: told)
-    problem = connection._explain(None)  # type: ignore[arg-type]
+def test_a_publication_missing_in_the_log_is_refused() -> None:
+    problem = stream_problem("42704", 'publication "p" does not exist')
     assert isinstance(problem, DatabaseRefused)
     assert "thresher tail slot create" in str(problem)

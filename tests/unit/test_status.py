@@ -42,9 +42,9 @@ def test_a_standby_is_ready_and_its_database_is_not_called(calls: socket.socket)
         calls.accept()
 
 
-def test_a_silent_database_delays_no_page(calls: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "_PATIENCE_SECONDS", 0.3)
-    with shown(process(calls, role=Role.TAKING_OVER, waiting_for="the database")) as page:
+def test_a_silent_database_delays_no_page(calls: socket.socket) -> None:
+    waiting = process(calls, patience_seconds=0.3, role=Role.TAKING_OVER, waiting_for="the database")
+    with shown(waiting) as page:
         # Measured: 0.3 s. Prometheus waits for 15 s, and libpq for 120 s.
         samples = page.samples()
         code, answer = page.probe("/readyz")

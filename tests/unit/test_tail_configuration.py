@@ -27,7 +27,7 @@ def test_more_than_one_shard_is_refused() -> None:
 
 
 def test_blocking_keys_is_refused() -> None:
-    assert "behind later rows of its key" in refused(poison="block-key")
+    assert "after later rows of its key" in refused(poison="block-key")
 
 
 def test_table_settings_are_refused_without_a_table() -> None:

@@ -40,12 +40,6 @@ class Workload(RelayWorkload):
         return cast("RelayTerm | None", outcome)
 
 
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(take_over, "_FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(take_over, "_LOOK_SECONDS", 0.001)
-
-
 def attempt(workload: Workload, asked: threading.Event | None = None) -> tuple[TakeOver, ProcessCounts]:
     process_counts, ids = ProcessCounts(), iter("abc")
     return TakeOver(
@@ -55,6 +49,8 @@ def attempt(workload: Workload, asked: threading.Event | None = None) -> tuple[T
         terms=lambda: next(ids),
         wanted=lambda: True,
         draw=lambda: 1.0,
+        first_wait_seconds=0.001,
+        look_seconds=0.001,
     ), process_counts
 
 

@@ -68,7 +68,7 @@ if os.fork():
     os._exit(0)
 while sys.argv[1] == "died" and os.getppid() == leader:
     time.sleep(0.01)
-parent = Line(spec(1), Figures(), task=0)._hello()["parent"]
+parent = Line(spec(1), Figures(), task=0).hello()["parent"]
 print(json.dumps({"leader": leader, "parent": parent[0] if parent else None}), flush=True)
 os._exit(0)
 """

@@ -54,7 +54,7 @@ class _OwnKeys(Form):
     ] = Field(
         default="",
         description="The capture's identity, shared by all its processes. Offsets are stored under this name. Under "
-        "a new name, a table that has rows is refused until 'thresher capture adopt' accepts it.",
+        "a new name, a table that has rows is refused until 'thresher capture adopt' begins anew.",
     )
     data_source: Annotated[
         str | None,
@@ -183,16 +183,7 @@ class CaptureConfiguration:
     @property
     def election(self) -> ElectionSettings:
         """How this process competes for leadership."""
-        form = self.form
-        return ElectionSettings(
-            kind=form.election,
-            leader_topic=form.leader_topic,
-            leader_group=form.leader_group,
-            heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
-            min_poll_seconds=form.min_poll_seconds,
-            max_poll_seconds=form.longest_poll_seconds,
-            lease_seconds=form.lease_seconds,
-        )
+        return self.form.election_settings(self.form.election, lease_seconds=self.form.lease_seconds)
 
 
 def load_capture_config(

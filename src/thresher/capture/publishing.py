@@ -3,8 +3,8 @@
 1. Read the stored offsets of the topic. If the record then gets a lower offset than the stored one, the topic was
    deleted and created again, and the stored offset is that of the old one.
 2. Produce the record with `acks=all`, by an idempotent producer.
-3. Query the stored offset of its partition until it is behind the record. Then capture's transaction has committed:
-   every reader of the same database sees the entity, or a later state of it.
+3. Query the stored offset of its partition until it is greater than the record's. Then capture's transaction has
+   committed: every reader of the same database sees the entity, or a later state of it.
 4. The same query tells whether capture could not apply the record, and why: then it is dead.
 
 After a time-out the record is published and not applied yet: it must not be published again.
@@ -128,7 +128,7 @@ class EntityPublisher:
                 headers=list(headers),
             )
         except (KafkaException, BufferError) as error:
-            why = error.args[0].str() if isinstance(error, KafkaException) else "the client's queue is full"
+            why = error.args[0].str() if isinstance(error, KafkaException) else "the client's buffer is full"
             raise NotPublished(f"the record for {record.topic} was not published: {why}") from error
         deadline = time.monotonic() + timeout
         while not answers:

@@ -15,18 +15,18 @@ from thresher.db.problem import DatabaseRefused
 
 
 def adopt(
-    name: Annotated[str, typer.Argument(help="The relay's name.")],
+    name: Annotated[str, typer.Argument(help="The name of the relay or tail.")],
     ds: DataSource = None,
     stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     instead_of: Annotated[str | None, typer.Option(help="The old name of the relay, if its name has changed.")] = None,
 ) -> None:
-    """Let a relay continue with this database and with the progress topic that it finds.
+    """Let a relay or tail continue with this database, progress topic and slot.
 
-    Needed after an upgrade or a restore into another database or system, after the progress topic was lost, or to
-    relay the outbox under another name. If the old topic is lost, rows that were published and not yet removed may be
-    published again. Make sure that no other relay of this name, or of this outbox, runs.
+    Needed after an upgrade or a restore into another database or system, after the progress topic or a tail's slot was
+    lost, or to relay the outbox under another name. If the old topic is lost, rows that were published and not yet
+    removed may be published again. Make sure that no other relay of this name, or of this outbox, runs.
     """
     with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
@@ -44,5 +44,7 @@ def adopt(
         if not control.adopt(name, system_id=incarnation(connection, table).system_id):
             raise InvalidInput(f"there is no relay {name!r} on this database")
     out.print(
-        f"the relay {name} belongs to this database now, and accepts the progress topic that it finds", markup=False
+        f"{name} belongs to this database now. At its next start it accepts the progress topic that it finds, and a "
+        "tail its slot",
+        markup=False,
     )

@@ -41,7 +41,7 @@ app = Commands(
 )
 # Commands whose modules import the database driver, each with its line in the list of commands.
 LAZY = {
-    "adopt": "Let a relay continue with this database and with the progress topic that it finds.",
+    "adopt": "Let a relay or tail continue with this database, progress topic and slot.",
     "pump": "Fill the outbox with records. Ctrl-C stops after the current transactions.",
     "verify": "Check that the records of 'thresher pump' arrived: none lost, invented, repeated, out of order or "
     "altered.",

@@ -120,7 +120,7 @@ def rewind(
     from thresher.capture.rewinding import Rewound  # noqa: PLC0415
     from thresher.capture.rewinding import rewind as apply_again  # noqa: PLC0415
 
-    since_ms = _milliseconds(to)
+    since_ms = milliseconds_of(to)
     settings = _settings(config, stack)
     began = time.monotonic()
     with working("reading", None) as progress:
@@ -310,7 +310,8 @@ def _settings(config: Path | None, stack: str | None) -> "CaptureSettings":
     return loaded.settings
 
 
-def _milliseconds(to: str) -> int | None:
+def milliseconds_of(to: str) -> int | None:
+    """Return the time that `--to` names, in milliseconds since 1970; None for all records. Raises `InvalidInput`."""
     if to == _EARLIEST:
         return None
     try:

@@ -42,8 +42,8 @@ def run(
 
     Several processes may run under one name: one leads, the others stand by. With --election none, the newest leads.
     The first signal finishes open transactions, the second does not wait. Exit codes: 0 stopped as asked, 1 failed: may
-    be restarted, 2 invalid configuration, 3 superseded by a newer relay of the same name: do not restart, 4 a person
-    has to act: password, permission, missing table, progress topic of another relay.
+    be restarted, 2 invalid configuration, 3 superseded by a newer relay (without an election: do not
+    restart), 4 a person has to act: password, permission, missing table, progress topic of another relay.
     """
     # Imported here: the other commands work without the relay's packages.
     from thresher.cli.serving import pages_shown  # noqa: PLC0415

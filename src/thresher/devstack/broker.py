@@ -82,7 +82,8 @@ class Kafka:
         self._cluster_id = ""
         # The certificate of the secure listener, which its clients trust.
         self.certificate: Certificate | None = None
-        self._ports: dict[tuple[str, int], int] = {}
+        # The port of each listener and node.
+        self.port_by_listener: dict[tuple[str, int], int] = {}
         self.nodes = {
             node: Server(
                 f"kafka-{node}",
@@ -105,7 +106,7 @@ class Kafka:
 
     def port(self, listener: str = MAIN, node: int = 1) -> int:
         """Return the port on which a node listens, and to which a proxy connects."""
-        return self._ports[listener, node]
+        return self.port_by_listener[listener, node]
 
     def prepare(self, progress: jars.Progress | None = None) -> None:
         """Download missing jars, choose ports, and format the storage unless it is formatted already."""
@@ -119,7 +120,7 @@ class Kafka:
         # Stored before any node is formatted: nodes that are formatted after a crash must join the same cluster.
         identity = self._directory / "cluster.id"
         if not identity.exists():
-            write_whole(identity, _cluster_id())
+            write_whole(identity, new_cluster_id())
         self._cluster_id = identity.read_text(encoding="utf-8")
         if all((server.directory / "data" / "meta.properties").exists() for server in self.nodes.values()):
             return
@@ -185,10 +186,12 @@ class Kafka:
         raise StackProblem(f"{server.name} did not start:\n{tail}")
 
     def _draw_ports(self) -> None:
-        self._ports = {}
+        self.port_by_listener = {}
         if self.options.port is not None:
             for node in self.nodes:
-                self._ports[MAIN, node] = ports.require_free(self.options.port + node - 1, f"Kafka node {node}")
+                self.port_by_listener[MAIN, node] = ports.require_free(
+                    self.options.port + node - 1, f"Kafka node {node}"
+                )
         names = [MAIN, CONTROLLER, *(listener.name for listener in self.options.listeners)]
         if self.options.users:
             names.append(CLIENTS)
@@ -196,12 +199,14 @@ class Kafka:
             names.append(SECURE)
         avoid = {port for listener in self.options.listeners for port in listener.advertised_ports}
         for node, port in zip(self.nodes, self.options.last_ports, strict=False):
-            if (MAIN, node) not in self._ports:
-                self._ports[MAIN, node] = ports.free_port(avoid | set(self._ports.values()), wanted=port)
+            if (MAIN, node) not in self.port_by_listener:
+                self.port_by_listener[MAIN, node] = ports.free_port(
+                    avoid | set(self.port_by_listener.values()), wanted=port
+                )
         for node in self.nodes:
             for name in names:
-                if (name, node) not in self._ports:
-                    self._ports[name, node] = ports.free_port(avoid | set(self._ports.values()))
+                if (name, node) not in self.port_by_listener:
+                    self.port_by_listener[name, node] = ports.free_port(avoid | set(self.port_by_listener.values()))
 
     def _command(self, node: int, main: str, *arguments: str) -> list[str | Path]:
         directory = self.nodes[node].directory
@@ -225,10 +230,11 @@ class Kafka:
     def _write_configuration(self) -> None:
         for node, server in self.nodes.items():
             server.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lines = [f"{name}={_escape(value)}\n" for name, value in self._properties(node, server.directory).items()]
+            lines = [f"{name}={_escape(value)}\n" for name, value in self.properties(node, server.directory).items()]
             (server.directory / "server.properties").write_text("".join(lines), encoding="utf-8")
 
-    def _properties(self, node: int, directory: Path) -> dict[str, str]:
+    def properties(self, node: int, directory: Path) -> dict[str, str]:
+        """Return the properties of a node, whose data is below this directory."""
         options = self.options
         controllers = (1,) if options.nodes < 3 else tuple(self.nodes)
         advertised = {MAIN: self.port(MAIN, node)}
@@ -322,7 +328,7 @@ def _escape(value: str) -> str:
     )
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
     """Return a random id as Kafka makes them, without a leading dash, which would look like an option."""
     while True:
         drawn = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

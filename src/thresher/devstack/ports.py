@@ -16,21 +16,22 @@ from thresher.core.directories import PlaceUnusable, cache_home, make_writable
 from thresher.devstack.problem import PortTaken, StackProblem
 
 HOST = "127.0.0.1"
-_LOWEST, _HIGHEST = 15000, 32000
+_RANGE = (15000, 32000)
 _DRAWS = 200
 _random = random.SystemRandom()
 
 
-def free_port(taken: Collection[int] = (), *, wanted: int | None = None) -> int:
+def free_port(taken: Collection[int] = (), *, wanted: int | None = None, between: tuple[int, int] = _RANGE) -> int:
     """Return a port on which nobody listens, that no other process has drawn, and that is not in `taken`.
 
-    The result is `wanted` if that is such a port.
+    The result is `wanted` if that is such a port. Other ports are drawn from the range `between`, ends included.
     """
+    lowest, highest = between
     for draw in range(_DRAWS):
-        port = wanted if wanted is not None and draw == 0 else _random.randint(_LOWEST, _HIGHEST)
+        port = wanted if wanted is not None and draw == 0 else _random.randint(lowest, highest)
         if port not in taken and is_free(port) and _claim(port):
             return port
-    raise StackProblem(f"no free port between {_LOWEST} and {_HIGHEST} was found in {_DRAWS} draws: end other servers")
+    raise StackProblem(f"no free port between {lowest} and {highest} was found in {_DRAWS} draws: end other servers")
 
 
 def _claim(port: int) -> bool:

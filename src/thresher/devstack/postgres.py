@@ -45,10 +45,12 @@ class Postgres:
 
     def __init__(self, directory: Path, options: PostgresOptions, *, sweep: bool) -> None:
         self._directory = directory
-        self._data = directory / "data"
-        self._options = options
-        self._account = server_account()
-        self._binaries = _binaries(self._account)
+        # The data directory.
+        self.data = directory / "data"
+        self.options = options
+        # The account that the server runs under; None for our own. And the directory of Postgres' programs.
+        self.account = server_account()
+        self.binaries = _binaries(self.account)
         # SIGINT is Postgres' fast shutdown. SIGQUIT is its immediate one, for data that is removed: it frees shared
         # memory.
         self.server = Server(
@@ -56,7 +58,7 @@ class Postgres:
             directory,
             stop_signal=signal.SIGINT,
             end_signal=signal.SIGQUIT,
-            account=self._account,
+            account=self.account,
             sweep=sweep,
         )
         self.port = 0
@@ -65,23 +67,23 @@ class Postgres:
     def prepare(self) -> None:
         """Create the data directory unless it exists, and choose a port."""
         password_file = self._directory / "password"
-        if not (self._data / "PG_VERSION").exists():
+        if not (self.data / "PG_VERSION").exists():
             self._initialise(password_file)
         self._password = password_file.read_text(encoding="utf-8")
-        if self._options.port is not None:
-            self.port = ports.require_free(self._options.port, "Postgres")
+        if self.options.port is not None:
+            self.port = ports.require_free(self.options.port, "Postgres")
         else:
-            self.port = ports.free_port(wanted=self._options.last_port)
+            self.port = ports.free_port(wanted=self.options.last_port)
 
     def start(self) -> None:
         """Start, and return once it answers. If another stack took the port, draw another, unless `port` was given."""
         for draw in range(1, _DRAWS + 1):
             self._write_settings()
-            self.server.start([self._binaries / "postgres", "-D", self._data])
+            self.server.start([self.binaries / "postgres", "-D", self.data])
             try:
                 self._wait_until_ready()
             except PortTaken:
-                if self._options.port is not None or draw == _DRAWS:
+                if self.options.port is not None or draw == _DRAWS:
                     raise
                 self.port = ports.free_port()
             else:
@@ -106,13 +108,13 @@ class Postgres:
 
     def _initialise(self, password_file: Path) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._account is not None:
+        if self.account is not None:
             # The account may pass through these directories, not list them. No other directory is opened to it.
             self._directory.chmod(0o711)
             self._directory.parent.chmod(0o711)
-            if not self._account.can_enter(self._directory):
+            if not self.account.can_enter(self._directory):
                 raise StackProblem(
-                    f"Postgres does not run as root, and {self._account.name!r} cannot enter {self._directory}: "
+                    f"Postgres does not run as root, and {self.account.name!r} cannot enter {self._directory}: "
                     "choose a directory that it can (THRESHER_STATE, TMPDIR), or run as an ordinary user"
                 )
         # Created under another name and renamed, so that a directory that a crash left incomplete is never used.
@@ -121,15 +123,15 @@ class Postgres:
         draft.mkdir(mode=0o700)
         password_file.touch(mode=0o600)
         password_file.write_text(secrets.token_urlsafe(12), encoding="utf-8")
-        if self._account is not None:
+        if self.account is not None:
             for place in (draft, password_file):
-                os.chown(place, self._account.uid, self._account.gid)
-        command: list[str | Path] = [self._binaries / "initdb", "--pgdata", draft, "--pwfile", password_file]
+                os.chown(place, self.account.uid, self.account.gid)
+        command: list[str | Path] = [self.binaries / "initdb", "--pgdata", draft, "--pwfile", password_file]
         command += ["--username", _USER, "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"]
-        status, output = run_tool([*command, "--no-sync", "--no-instructions"], self._directory, account=self._account)
+        status, output = run_tool([*command, "--no-sync", "--no-instructions"], self._directory, account=self.account)
         if status != 0:
-            raise StackProblem(f"Postgres could not create its data directory {self._data}:\n{output}")
-        draft.rename(self._data)
+            raise StackProblem(f"Postgres could not create its data directory {self.data}:\n{output}")
+        draft.rename(self.data)
 
     def _write_settings(self) -> None:
         settings = {
@@ -148,15 +150,15 @@ class Postgres:
             "log_line_prefix": "%m [%p] %q%a ",
             "timezone": "UTC",
             "log_timezone": "UTC",
-            **({} if self._options.durable else {"fsync": "off", "full_page_writes": "off"}),
-            **self._options.settings,
+            **({} if self.options.durable else {"fsync": "off", "full_page_writes": "off"}),
+            **self.options.settings,
         }
         lines = [f"{name} = '{value.replace(chr(39), chr(39) * 2)}'\n" for name, value in settings.items()]
         # The server reads this file last, so it overrides what initdb wrote.
-        path = self._data / "postgresql.auto.conf"
+        path = self.data / "postgresql.auto.conf"
         path.write_text("".join(lines), encoding="utf-8")
-        if self._account is not None:
-            os.chown(path, self._account.uid, self._account.gid)
+        if self.account is not None:
+            os.chown(path, self.account.uid, self.account.gid)
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS

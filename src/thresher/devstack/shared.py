@@ -62,7 +62,7 @@ def describe(stack: Stack, file: Path) -> None:
         "directory": stack.directory,
         "postgres": (postgres.port, postgres._password),
         "options": _plain(kafka.options),
-        "kafka": (kafka._ports, kafka.certificate),
+        "kafka": (kafka.port_by_listener, kafka.certificate),
     }
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
@@ -74,7 +74,7 @@ def attach(file: Path) -> Stack:
     described = pickle.loads(file.read_bytes())  # noqa: S301 - our own owner wrote it, readable by us alone
     stack = Stack(described["directory"], kafka=KafkaOptions(**described["options"]))
     stack.postgres.port, stack.postgres._password = described["postgres"]
-    stack.kafka._ports, stack.kafka.certificate = described["kafka"]
+    stack.kafka.port_by_listener, stack.kafka.certificate = described["kafka"]
     stack.postgres.server = _NotOurs(stack.postgres.server)
     stack.kafka.nodes = {node: _NotOurs(server) for node, server in stack.kafka.nodes.items()}
     _wipe_postgres(stack.postgres.dsn())

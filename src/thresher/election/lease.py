@@ -98,11 +98,14 @@ class Lease(Competitor):
         grace_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
+        connect: Callable[[], "LeaseConnection"] | None = None,
     ) -> None:
+        """`connect` opens the connection to the row; by default, one to `dsn`."""
         super().__init__("lease", clock, _LEAVE_SECONDS, logger or _logger)
         self._dsn, self._name = dsn, name
         self._schema, self._beside = schema, beside
         self._seconds = seconds
+        self._connect = connect or self._open
         self._holder = uuid4()
         # A fencing token, which rises with each holder: stored with data, it shows which holder wrote last.
         self.token: int | None = None
@@ -171,11 +174,11 @@ class Lease(Competitor):
         if self._refusal_grace.since is None:
             self._note(None)
 
-    def _connect(self) -> "_Connection":
+    def _open(self) -> "LeaseConnection":
         session = session_name(self._name, self._holder)
-        return _Connection(self._dsn, self._schema, self._beside, self._name, self._seconds, session)
+        return LeaseConnection(self._dsn, self._schema, self._beside, self._name, self._seconds, session)
 
-    def _compete(self, connection: "_Connection") -> None:
+    def _compete(self, connection: "LeaseConnection") -> None:
         seen: Seen | None = None
         began = self.now()
         while not self._stopping.is_set():
@@ -195,7 +198,7 @@ class Lease(Competitor):
             self._went_on(began)
         self._give_back(connection)
 
-    def _take_or_pause(self, connection: "_Connection", seen: Seen, began: float) -> None:
+    def _take_or_pause(self, connection: "LeaseConnection", seen: Seen, began: float) -> None:
         asked = self.now()
         row, stale = seen.row, seen.stale(asked)
         if row.left_seconds > 0 and not stale:
@@ -215,7 +218,7 @@ class Lease(Competitor):
         self.handle(Confirmed(until=asked + self._seconds))
         self._pause(self._seconds / 3)
 
-    def _renew(self, connection: "_Connection", token: int) -> None:
+    def _renew(self, connection: "LeaseConnection", token: int) -> None:
         """Renew the lease, and pause. A late renewal begins a new leadership: nobody else held the lease meanwhile."""
         asked = self.now()
         if connection.renew(self._holder, token, min(self._seconds, max(self._seconds / 3, self.until - asked))):
@@ -225,7 +228,7 @@ class Lease(Competitor):
             self.token = None
             self.handle(Withdrawn(reason=TAKEN))
 
-    def _give_back(self, connection: "_Connection") -> None:
+    def _give_back(self, connection: "LeaseConnection") -> None:
         if self.token is not None:
             connection.release(self._holder, self.token)
             self.token = None
@@ -235,7 +238,7 @@ class Lease(Competitor):
             self._woken.clear()
 
 
-class _Connection:
+class LeaseConnection:
     """The lease's row, over a connection that is closed if a statement is not answered in time."""
 
     def __init__(

@@ -94,9 +94,11 @@ class Neli(Competitor):
         settings: ElectionSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
+        admin_of: Callable[[Mapping[str, Any]], Admin] = Admin.of,
     ) -> None:
+        """`admin_of` returns an admin client for the cluster that Kafka properties name."""
         super().__init__("neli", clock, _LEAVE_SECONDS, logger or _logger)
-        self._topic, self._group, self._kafka = topic, group, kafka
+        self._topic, self._group, self._kafka, self._admin_of = topic, group, kafka, admin_of
         self._settings = settings or ElectionSettings()
         self._resigning = threading.Event()
         self._refusal_grace = RefusalGrace(grace_seconds=self._settings.grace_seconds)
@@ -114,7 +116,7 @@ class Neli(Competitor):
         while not self._stopping.is_set():
             try:
                 writable = self._require_topic()
-                with contextlib.closing(_Member(self, self._topic, self._group, self._kafka, self._settings)) as member:
+                with contextlib.closing(Member(self, self._topic, self._group, self._kafka, self._settings)) as member:
                     member.writable = writable
                     wait = 0.1
                     self._compete(member)
@@ -138,7 +140,7 @@ class Neli(Competitor):
                 self._stopping.wait(wait)
                 wait = min(max(0.1, 2 * wait), _LONGEST_BACK_OFF_SECONDS)
 
-    def _compete(self, member: "_Member") -> None:
+    def _compete(self, member: "Member") -> None:
         """Take part in the group until `stop` or `resign`."""
         began = looked = self.now()
         while not self._stopping.is_set() and not self._resigning.is_set():
@@ -159,7 +161,7 @@ class Neli(Competitor):
 
     def _require_topic(self) -> bool:
         """Create the leader topic if it is missing, and return whether we may write heartbeats to it."""
-        admin = Admin.of(self._kafka)
+        admin = self._admin_of(self._kafka)
         admin.require_answer()
         facts = admin.topic(self._topic)
         # Only the brokers create internal topics and write to them.
@@ -206,7 +208,7 @@ class Neli(Competitor):
         return None
 
 
-class _Member:
+class Member:
     """One membership of the group: a consumer, and once it is needed, the producer of heartbeats."""
 
     def __init__(

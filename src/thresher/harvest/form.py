@@ -196,7 +196,7 @@ class _OwnKeys(Form):
         gt=0,
         le=3_600,
         description="Seconds until a failed shard restarts, the first time. The wait doubles with each further "
-        f"failure, up to {POLICY.back_off_most_seconds:g} s, plus or minus half.",
+        f"failure, up to {POLICY.back_off_most_seconds:g} s. Up to half of each wait is left out at random.",
     )
     coordination: Coordination = Field(
         default=Coordination.LEADER,

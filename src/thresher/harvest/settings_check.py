@@ -61,17 +61,9 @@ def settings_of(form: RelayForm) -> Settings:
 
 def election_of(form: RelayForm) -> ElectionSettings:
     """Return the election settings that a form without problems holds."""
-    return ElectionSettings(
-        # With topic locks, every process works, and the locks decide on which topics.
-        kind=ElectionKind.NONE if form.coordination is Coordination.TOPIC_LOCK else form.election,
-        leader_topic=form.leader_topic,
-        leader_group=form.leader_group,
-        heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
-        min_poll_seconds=form.min_poll_seconds,
-        max_poll_seconds=form.longest_poll_seconds,
-        lease_seconds=form.lease_seconds,
-        grace_seconds=form.grace_seconds,
-    )
+    # With topic locks, every process works, and the locks decide on which topics.
+    kind = ElectionKind.NONE if form.coordination is Coordination.TOPIC_LOCK else form.election
+    return form.election_settings(kind, lease_seconds=form.lease_seconds, grace_seconds=form.grace_seconds)
 
 
 def check_settings(

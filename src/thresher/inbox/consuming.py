@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 _AT_ONCE, _POLL_SECONDS = 50, 0.5
 # The longest time between two commits of offsets, while records come.
 _COMMIT_SECONDS = 1.0
-_LEAST_REST_SECONDS, _MOST_REST_SECONDS = 0.1, 5.0
+# The pause after a failure: the first one, and the longest.
+_BACK_OFF_SECONDS, _MOST_BACK_OFF_SECONDS = 0.1, 5.0
 # Errors that the client reports and recovers from by itself.
 _PASSING = frozenset(
     {
@@ -95,6 +96,7 @@ class _Rules:
     by_place: bool
     attempts: int
     stop: Callable[[], bool]
+    back_off_seconds: float
 
 
 def consume(
@@ -107,6 +109,7 @@ def consume(
     id_from_place: bool = False,
     attempts: int = 5,
     stop: Callable[[], bool] = lambda: False,
+    back_off_seconds: float = _BACK_OFF_SECONDS,
 ) -> Consumed:
     """Process the records of a subscribed consumer until `stop` returns true, and return the counts.
 
@@ -114,13 +117,19 @@ def consume(
     each record, and must neither commit nor roll back. A record's id is its header `event-id`. Without that header,
     `RecordWithoutId` is raised, unless `id_from_place` is set: then topic, partition and offset are the id, and a
     record that its producer sent twice is not recognized. After `attempts` failures of the handler, the record goes to
-    the dead table. Raises `KafkaException` if the broker refuses the consumer.
+    the dead table. After a failure of the handler or the database comes a pause: `back_off_seconds` at first, doubled
+    after each further failure of the same record, 5 s at most.
+    Raises `KafkaException` if the broker refuses the consumer.
     """
     if attempts < 1:
         raise InvalidInput(f"attempts is {attempts}: it must be at least 1")
+    if not 0 < back_off_seconds <= _MOST_BACK_OFF_SECONDS:
+        raise InvalidInput(
+            f"back_off_seconds is {back_off_seconds}: it must be above 0, and at most {_MOST_BACK_OFF_SECONDS:g}"
+        )
     if inspect.iscoroutinefunction(handler):
         raise InvalidInput("the handler is a coroutine function, which is not supported: it would never be awaited")
-    rules = _Rules(inbox or Inbox(), admitted_context(context), id_from_place, attempts, stop)
+    rules = _Rules(inbox or Inbox(), admitted_context(context), id_from_place, attempts, stop, back_off_seconds)
     return _Consuming(consumer, connect, handler, rules).run()
 
 
@@ -204,7 +213,7 @@ class _Consuming:
     def _process(self, record: InboxRecord) -> bool:
         """Process a record, or add it to the dead table; False if neither was done, because of `stop`."""
         message_id = id_of(record, from_place=self.rules.by_place)
-        failures, rest = 0, _LEAST_REST_SECONDS
+        failures, pause = 0, self.rules.back_off_seconds
         while not self.rules.stop():
             try:
                 self._transact(record, message_id)
@@ -224,8 +233,8 @@ class _Consuming:
                     return True
             else:
                 return True
-            time.sleep(rest)
-            rest = min(2 * rest, _MOST_REST_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, _MOST_BACK_OFF_SECONDS)
         return False
 
     def _transact(self, record: InboxRecord, message_id: str) -> None:

@@ -100,11 +100,13 @@ class CommittedTail:
         config: Mapping[str, Any],
         *,
         commit_opener: Callable[[], Opener] | None = None,
+        request_seconds: float = _REQUEST_SECONDS,
     ) -> None:
         """`commit_opener` returns an opener that it commits to the partition, or has committed since `sample`.
 
-        Without it, the sampled end is trusted.
+        Without it, the sampled end is trusted. `request_seconds` limits each wait, for the end or the next record.
         """
+        self._request_seconds = request_seconds
         self._topic, self._partition, self._commit_opener = topic, partition, commit_opener
         self._sampled = False
         self._opener: Opener | None = None
@@ -176,11 +178,11 @@ class CommittedTail:
         """Ask for the partition's end. A read has to reach at least this end. The opener must be committed later."""
         place = TopicPartition(self._topic, self._partition)
         try:
-            found = self._consumer.get_watermark_offsets(place, timeout=_REQUEST_SECONDS, cached=False)
+            found = self._consumer.get_watermark_offsets(place, timeout=self._request_seconds, cached=False)
         except KafkaException as error:
             raise self._problem(f"{self._where} has no known end", error.args[0]) from error
         if found is None:
-            raise TailUnread(f"{self._where} has no known end: no answer in {_REQUEST_SECONDS:g} s")
+            raise TailUnread(f"{self._where} has no known end: no answer in {self._request_seconds:g} s")
         self.first, self.end = found
         self._sampled = True
 
@@ -209,7 +211,7 @@ class CommittedTail:
         """Yield records and end-of-partition events as they come. Raises `TailUnread` if no record comes in time."""
         self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
         asked = time.monotonic()
-        deadline = asked + _REQUEST_SECONDS
+        deadline = asked + self._request_seconds
         try:
             while (now := time.monotonic()) <= deadline:
                 # Waits for 500 records or 10 ms: at the end of the partition, it waits for the 10 ms.
@@ -223,11 +225,11 @@ class CommittedTail:
                     yield message
                     if error is None:
                         # Restarted after the caller's own work: only the broker's time counts.
-                        deadline = time.monotonic() + _REQUEST_SECONDS
+                        deadline = time.monotonic() + self._request_seconds
                 if self._opener is not None and now - asked > _LEADER_SECONDS:
                     asked = now
                     self._ask_for_leader()
-            raise TailUnread(f"{self._where}: its end was not reached in {_REQUEST_SECONDS:g} s")
+            raise TailUnread(f"{self._where}: its end was not reached in {self._request_seconds:g} s")
         except KafkaException as caught:
             raise self._problem(f"{self._where} cannot be read", caught.args[0]) from caught
         finally:

@@ -178,8 +178,12 @@ class TransactionalProducer:
         headers: Sequence[Any],
         *,
         first: int = 0,
+        at_once: int = _AT_ONCE,
     ) -> None:
-        """Queue records from columns, which is faster, without own timestamps. `first` is the first record's place."""
+        """Queue records from columns, which is faster, without own timestamps. `first` is the first record's place.
+
+        Other threads can run after each `at_once` records.
+        """
         nothing, left = repeat(None), iter(topics)
         arguments = zip(
             left, values, keys, partitions, nothing, nothing, repeat(self.now_ms), headers, strict=False
@@ -188,7 +192,7 @@ class TransactionalProducer:
         calls = starmap(self._producer.produce, arguments)
         while length_hint(left):
             try:
-                deque(islice(calls, _AT_ONCE), maxlen=0)
+                deque(islice(calls, at_once), maxlen=0)
             except _UNTAKEN as error:
                 place = len(topics) - length_hint(left) - 1
                 record = (topics[place], values[place], keys[place], partitions[place], 0, headers[place])
@@ -319,7 +323,9 @@ class TransactionalProducer:
 
     def _require_certain(self) -> None:
         if self._in_doubt is not None:
-            raise ProducerProblem(f"the producer {self._id} cannot be used again: its {self._in_doubt} was not certain")
+            raise ProducerProblem(
+                f"the outcome of the {self._in_doubt} is unknown, so producer {self._id} cannot be used again"
+            )
 
     def discard(self, *, abort: bool = False) -> None:
         """Drop the queued records. The next producer's `init`, or the broker's time-out, aborts the transaction.

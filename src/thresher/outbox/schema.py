@@ -66,7 +66,7 @@ _BUCKET_FORMULA = (
     "CASE WHEN (kafka_key IS NULL) THEN ((id & (63)::bigint))::smallint "
     "ELSE ((get_byte(sha256(kafka_key), 0) & 63))::smallint END"
 )
-_EXPECTED: dict[Shape, dict[str, Column]] = {
+EXPECTED_COLUMNS: dict[Shape, dict[str, Column]] = {
     Shape.THRESHER: {
         "id": Column(type="bigint", not_null=True, identity=True),
         "create_time": Column(type=_TIME, not_null=True, default="clock_timestamp()"),
@@ -178,7 +178,7 @@ def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
     if relation.encoding == "SQL_ASCII":
         yield _breaks("database", "its encoding is SQL_ASCII: it may hold text that cannot be decoded; UTF8 is needed")
     yield from _judge_surroundings(relation)
-    yield from _judge_columns(relation, _EXPECTED[shape], MARK if shape is Shape.DEIMOS else {})
+    yield from _judge_columns(relation, EXPECTED_COLUMNS[shape], MARK if shape is Shape.DEIMOS else {})
     yield from _judge_ids(relation)
     yield from _judge_indexes(relation, shape)
     if not any(option.startswith("autovacuum_vacuum_scale_factor=") for option in relation.options):

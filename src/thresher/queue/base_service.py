@@ -80,6 +80,11 @@ class BaseQueueService(ABC):
             consumer.close()
         self._end()
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called; it may still be running."""
+        return self._closed
+
     def __enter__(self) -> Self:
         return self
 

@@ -22,7 +22,7 @@ from thresher.kafka.transactional import GUARDED
 _TWELVE_HOURS = 43_200_000
 _TEN_YEARS = 315_360_000_000
 # Properties that the guarantees of queues depend on, in addition to those that transactions depend on.
-_GUARDED = GUARDED | {
+QUEUE_GUARDED = GUARDED | {
     "partitioner", "group.id", "group.instance.id", "group.protocol", "group.remote.assignor",
     "partition.assignment.strategy", "isolation.level", "enable.auto.commit", "enable.auto.offset.store",
     "auto.commit.interval.ms", "auto.offset.reset", "enable.partition.eof", "message.max.bytes", "error_cb",
@@ -231,7 +231,7 @@ def _differ(form: QueueConfig, _: Mapping[str, Any]) -> Iterator[Problem]:
 
 _KAFKA = KafkaSections(
     sections=("kafka", "producer", "consumer"),
-    guarded=_GUARDED,
+    guarded=QUEUE_GUARDED,
     guarded_because=lambda _: "the guarantee of queues depends on Thresher's value: leave it out",
     producer=dict,
     servers_key="bootstrap-servers",

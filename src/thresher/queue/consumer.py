@@ -108,6 +108,11 @@ class QueueConsumer:
             self._forget(self)
             self._closed = True
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has returned: the consumer has left its group and given back what was not settled."""
+        return self._closed
+
     def __enter__(self) -> "QueueConsumer":
         return self
 

@@ -136,6 +136,11 @@ class QueueProducer:
         self._closed = True
         self.flush(self._seconds + 5.0)
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called; it may still be running."""
+        return self._closed
+
     def __enter__(self) -> "QueueProducer":
         return self
 

@@ -68,7 +68,7 @@ class SharedProducer:
     ) -> None:
         """Queue a record. The thread calls `report` once. Raises `KafkaException` if the client refuses the record.
 
-        If the client's queue is full, this waits for room, then raises `BrokerLost`; without `wait`, it raises at once.
+        If the client's buffer is full, this waits for room, then raises `BrokerLost`; without `wait`, at once.
         With `again`, the record was queued before, and is accepted even while the producer is closing.
         """
         deadline: float | None = None
@@ -83,7 +83,8 @@ class SharedProducer:
                 deadline = deadline or time.monotonic() + (_ROOM_SECONDS if wait else 0.0)
                 if time.monotonic() >= deadline:
                     raise BrokerLost(
-                        f"the {self._name} producer's queue is full: the broker takes no records"
+                        f"the buffer of the {self._name} client is full (queue.buffering.max.messages): the broker has "
+                        "not accepted records fast enough. This record was not sent: wait for others, and try again"
                     ) from None
                 time.sleep(_FULL_SECONDS)
             except KafkaException as error:

@@ -118,6 +118,18 @@ class ServiceForm(Form):
         """The most seconds between two heartbeats of a leader."""
         return self.heartbeat_timeout_seconds / 2 if self.max_poll_seconds is None else self.max_poll_seconds
 
+    def election_settings(self, kind: ElectionKind, **own: Any) -> ElectionSettings:
+        """Return the settings of this kind of election; `own` come from keys of the pipeline's own form."""
+        return ElectionSettings(
+            kind=kind,
+            leader_topic=self.leader_topic,
+            leader_group=self.leader_group,
+            heartbeat_timeout_seconds=self.heartbeat_timeout_seconds,
+            min_poll_seconds=self.min_poll_seconds,
+            max_poll_seconds=self.longest_poll_seconds,
+            **own,
+        )
+
     @property
     def status_address(self) -> tuple[str, int] | None:
         """The address of the pages; None if they are off."""

@@ -25,7 +25,7 @@ from thresher.service.metrics import shard_health
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
 from thresher.service.take_over import TakeOver
-from thresher.service.watching import Watching
+from thresher.service.watching import WATCH_SECONDS, Watching
 from thresher.service.workload import Term, Workload
 from thresher.spark.driver.engine import Engine
 from thresher.spark.driver.snapshot import EngineState, Snapshot
@@ -58,9 +58,10 @@ class Leading:
         terms: Callable[[], str] = lambda: str(uuid.uuid4()),
         wanted: Callable[[], bool] = lambda: True,
         announce: Callable[[Event], None] = lambda _event: None,
+        watch_seconds: float = WATCH_SECONDS,
     ) -> None:
         self.workload = workload
-        self._announce = announce
+        self._announce, self._watch_seconds = announce, watch_seconds
         # A process that leads several times gives the same counts to all its leaderships.
         self.process_counts = process_counts or ProcessCounts()
         self.reach = reach or Reach(workload.probes)
@@ -206,6 +207,7 @@ class Leading:
             stopping=self._stop_requested.is_set,
             reach=self.reach,
             announce=self._announce,
+            watch_seconds=self._watch_seconds,
         )
         watching.start()
         self._watching = watching

@@ -24,7 +24,11 @@ _LOOK_SECONDS = 0.1
 
 
 class TakeOver:
-    """Takes over for one workload, under one term after another. `terms` returns a new id at each call."""
+    """Takes over for one workload, under one term after another. `terms` returns a new id at each call.
+
+    The next attempt follows `look_seconds` after one that could take nothing over, and about `first_wait_seconds`,
+    doubled each time, after one that failed.
+    """
 
     def __init__(
         self,
@@ -35,11 +39,14 @@ class TakeOver:
         terms: Callable[[], str],
         wanted: Callable[[], bool],
         draw: Callable[[], float],
+        first_wait_seconds: float = _FIRST_WAIT_SECONDS,
+        look_seconds: float = _LOOK_SECONDS,
     ) -> None:
         self._workload, self._process_counts = workload, process_counts
         # Set when a stop is requested.
         self._stop_requested = stop_requested
         self._terms, self._wanted, self._draw = terms, wanted, draw
+        self._first_wait_seconds, self._look_seconds = first_wait_seconds, look_seconds
         # The reason why this process cannot take over yet.
         self.waiting_for: str | None = None
         # Failed attempts, for any thread to read; when the first failed, and when a failure was last logged.
@@ -50,7 +57,7 @@ class TakeOver:
 
         Each reason to wait is logged at once, and again every minute while it lasts.
         """
-        wait = _FIRST_WAIT_SECONDS
+        wait = self._first_wait_seconds
         term_id = self._terms()
         while not self._stop_requested.is_set():
             try:
@@ -66,7 +73,7 @@ class TakeOver:
             if term is not None:
                 self._taken(term)
                 return term
-            self._stop_requested.wait(_LOOK_SECONDS)
+            self._stop_requested.wait(self._look_seconds)
         return None
 
     def _attempt(self, term_id: str) -> Term | None:

@@ -27,7 +27,8 @@ from thresher.spark.problem import EngineProblem
 
 logger = logging.getLogger(__name__)
 
-_WATCH_SECONDS = 1.0
+# The time between two rounds of checks.
+WATCH_SECONDS = 1.0
 _END_SECONDS = 5.0
 
 
@@ -44,6 +45,7 @@ class Watching:
         stopping: Callable[[], bool],
         reach: Reach | None = None,
         announce: Callable[[Event], None] = lambda _event: None,
+        watch_seconds: float = WATCH_SECONDS,
     ) -> None:
         self._name, self._label = workload.name, workload.wording.label
         self._term, self._engine, self._process_counts, self._stopping = term, engine, process_counts, stopping
@@ -58,16 +60,18 @@ class Watching:
         # The known reasons of hanging steps; replaced as a whole.
         self._reasons: dict[StepKey, str] = {}
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"{self._label}-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=[watch_seconds], name=f"{self._label}-watch", daemon=True
+        )
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def end(self) -> None:
-        """End the watch with its term. A check that hangs in a client is left behind after a few seconds."""
+    def end(self, seconds: float = _END_SECONDS) -> None:
+        """End the watch with its term. A check that hangs in a client is left behind after these seconds."""
         self._over.set()
-        self._thread.join(_END_SECONDS)
+        self._thread.join(seconds)
         self._reach.checks_ended()
 
     @property
@@ -86,19 +90,19 @@ class Watching:
         """The steps of shards that hang. Never waits: a reason may be missing at first."""
         return hanging_steps_of(self._engine.snapshot().shards, self._stall_seconds, self._reasons)
 
-    def _run(self) -> None:
+    def _run(self, watch_seconds: float) -> None:
         try:
             with self._term.watch() as checks:
-                self._run_checks(checks)
+                self._run_checks(checks, watch_seconds)
         except Exception as error:
             message = f"the {self._label}'s watch broke"
             logger.exception(message, extra={self._label: self._name})
             self._process_counts.count_error(error)
             self._blame(EngineProblem(f"{message}, which is a bug: {type(error).__name__}: {error}"))
 
-    def _run_checks(self, checks: Sequence[PeriodicCheck]) -> None:
+    def _run_checks(self, checks: Sequence[PeriodicCheck], watch_seconds: float) -> None:
         checked = [time.monotonic()] * len(checks)
-        while not self._over.wait(_WATCH_SECONDS) and not self._stopping() and not self._engine.done:
+        while not self._over.wait(watch_seconds) and not self._stopping() and not self._engine.done:
             if any(shard.state is Phase.FAILED for shard in self._engine.snapshot().shards):
                 self._engine.request_stop()
                 return

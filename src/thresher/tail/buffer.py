@@ -252,7 +252,7 @@ class LogBuffer:
         oldest = min((*self._expected_last, *self._expected_waiting, *self._expected_dead), default=None)
         if oldest is not None and (self._seen > oldest or self._ends.last > oldest.commit):
             raise LogLost(
-                "this is another WAL than the one that was published from: it goes on behind "
+                "this is not the WAL that was published from: it goes on after "
                 f"{lsn_text(oldest.commit)} without the change that the last progress record names there. This happens "
                 "after a snapshot of the database's files was restored. Rows that were committed since then may be "
                 "missing in Kafka: run 'thresher tail slot drop', 'thresher tail slot create' and 'thresher adopt' for "

@@ -18,15 +18,20 @@ class ChunkQueue:
         self._most_rows, self._most_bytes, self._on_room = most_rows, most_bytes, on_room
         self._changed = threading.Condition()
         self._parts: deque[Chunk] = deque()
-        self._rows = self._bytes = 0
+        # The number of rows that wait to be taken, and their bytes.
+        self.rows = self._bytes = 0
         # The end of the last commit whose rows were all taken.
         self._ended = 0
         self._error: BaseException | None = None
 
+    def __len__(self) -> int:
+        """The number of chunks that wait to be taken."""
+        return len(self._parts)
+
     @property
     def full(self) -> bool:
         """Whether the putting thread should wait."""
-        return self._rows >= self._most_rows or self._bytes >= self._most_bytes
+        return self.rows >= self._most_rows or self._bytes >= self._most_bytes
 
     def put(self, chunk: Chunk) -> None:
         """Add a chunk. Never blocks: the caller checks `full` before it reads more."""
@@ -40,7 +45,7 @@ class ChunkQueue:
             if last is not None and not last.rows:
                 self._parts.pop()
             self._parts.append(chunk)
-            self._rows += len(chunk.rows)
+            self.rows += len(chunk.rows)
             self._bytes += chunk.size
             if chunk.rows:
                 self._changed.notify()
@@ -55,7 +60,7 @@ class ChunkQueue:
         """Return the next rows; without any for `seconds`, a chunk without rows or None. Raises the error of `fail`."""
         deadline = time.monotonic() + seconds
         with self._changed:
-            while not self._rows:
+            while not self.rows:
                 if self._error is not None:
                     raise self._error
                 left = deadline - time.monotonic()
@@ -81,7 +86,7 @@ class ChunkQueue:
             _append(taken, part)
             taken.ended = self._ended = part.ended
             taken.idle_at = part.idle_at
-        self._rows -= len(taken.rows)
+        self.rows -= len(taken.rows)
         self._bytes -= taken.size
         return taken if taken.rows or taken.idle_at is not None or taken.ended != before else None
 

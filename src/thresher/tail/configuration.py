@@ -191,7 +191,7 @@ class _OwnKeys(Form):
     def _poison(cls, poison: Poison) -> Poison:
         if poison is Poison.BLOCK_KEY:
             raise ValueError(
-                "'block-key' is not possible with a tail: a dead row that is replayed comes into the WAL behind later "
+                "'block-key' is not possible with a tail: a dead row that is replayed comes into the WAL after later "
                 "rows of its key; use 'dead-letter' or 'halt'"
             )
         return poison
@@ -290,16 +290,7 @@ class TailConfiguration:
     def election(self) -> ElectionSettings:
         """How this process competes for leadership."""
         form = self.form
-        return ElectionSettings(
-            kind=form.election,
-            leader_topic=form.leader_topic,
-            leader_group=form.leader_group,
-            heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
-            min_poll_seconds=form.min_poll_seconds,
-            max_poll_seconds=form.longest_poll_seconds,
-            lease_seconds=form.lease_seconds,
-            grace_seconds=form.grace_seconds,
-        )
+        return form.election_settings(form.election, lease_seconds=form.lease_seconds, grace_seconds=form.grace_seconds)
 
     @property
     def policy(self) -> Policy:

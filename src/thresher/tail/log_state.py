@@ -127,11 +127,11 @@ def not_published(confirmed: int, source: Source, name: str) -> str:
 
 
 def what_to_do(coverage: Coverage, source: Source, name: str) -> str:
-    """Return behind which position rows may be missing, and what to do about it."""
+    """Return after which position rows may be missing, and what to do about it."""
     when = ""
     if coverage.committed_us:
         when = f" ({datetime.fromtimestamp(coverage.committed_us / 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC)"
-    since = f"What was committed behind {lsn_text(coverage.noted)}{when} may be missing in Kafka."
+    since = f"What was committed after {lsn_text(coverage.noted)}{when} may be missing in Kafka."
     go_on = (
         f"To go on from where the slot is: 'thresher tail slot create' if there is none, and 'thresher adopt {name}'"
     )

@@ -56,7 +56,7 @@ def check_slot(slots: PostgresSlots, slot: str, publication: str, source: Source
         *publication_problems(publication, slots.publication(publication, table), table),
         *slot_problems(server, slot, found, source),
     )
-    return SlotCheck(server=server, slot=found, problems=problems, warnings=tuple(_warnings(server, found)))
+    return SlotCheck(server=server, slot=found, problems=problems, warnings=tuple(slot_warnings(server, found)))
 
 
 def require_readable(slots: PostgresSlots, slot: str, publication: str, source: Source) -> LogSlot:
@@ -171,7 +171,7 @@ def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: S
         detail = f"{name!r} is {what}{where}, and not one of {PLUGIN} in {server.database}"
         return [Problem(detail=detail, mend="Name another slot; 'thresher tail slot create' makes one")]
     if found.lost:
-        since = "" if found.confirmed is None else f" behind {lsn_text(found.confirmed)}"
+        since = "" if found.confirmed is None else f" after {lsn_text(found.confirmed)}"
         left = (
             "rows that are still in the table can be inserted again"
             if isinstance(source, TableSource)
@@ -184,7 +184,8 @@ def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: S
     return []
 
 
-def _warnings(server: LogServer, slot: LogSlot | None) -> list[str]:
+def slot_warnings(server: LogServer, slot: LogSlot | None) -> list[str]:
+    """Return what may soon make a slot unusable, although it can be read now; nothing without a readable slot."""
     if slot is None or slot.lost:
         return []
     warnings = []

@@ -67,6 +67,11 @@ class LogStream:
         """
         return self._queue.take(rows, bytes_, seconds)
 
+    @property
+    def waiting_rows(self) -> int:
+        """The number of rows that were received and not read yet."""
+        return self._queue.rows
+
     def confirm(self, lsn: int) -> None:
         """Confirm the slot up to this position, within a second. It never moves back. For any thread.
 

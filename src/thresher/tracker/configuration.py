@@ -145,15 +145,9 @@ class TrackerConfiguration:
     def election(self) -> ElectionSettings:
         """The settings of the leader election."""
         form = self.form
-        return ElectionSettings(
-            kind=form.election,
-            leader_topic=form.leader_topic,
-            # Not the group of the tracker's offsets, which must have no members.
-            leader_group=form.leader_group or f"{form.settings.name}.leader",
-            heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
-            min_poll_seconds=form.min_poll_seconds,
-            max_poll_seconds=form.longest_poll_seconds,
-        )
+        # Not the group of the tracker's offsets, which must have no members.
+        group = form.leader_group or f"{form.settings.name}.leader"
+        return replace(form.election_settings(form.election), leader_group=group)
 
     @property
     def policy(self) -> Policy:

@@ -94,18 +94,20 @@ def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, 
                 producer.produce(enumerate(written))
                 if faults := producer.flush():
                     raise ChangeRefused(
-                        f"{done} letters were changed; then {faults[0].topic} refused a record: {faults[0].why}"
+                        f"{done} dead letters were replayed or dropped; then {faults[0].topic} refused a record: "
+                        f"{faults[0].why}"
                     )
                 producer.commit()
                 done += len(some)
         except ProducerFenced as error:
             raise ChangeRefused(
-                f"{done} letters were changed; then another process began to replay or drop letters: {error}"
+                f"{done} dead letters were replayed or dropped; then another process began to replay or drop letters: "
+                f"{error}"
             ) from error
         except ProducerProblem as error:
             raise ChangeRefused(
-                f"{done} letters were changed, and perhaps {_MOST_LETTERS} more: {error}; run 'thresher queue dead "
-                "list', and repeat the command for the letters that are left"
+                f"{done} dead letters were replayed or dropped, and perhaps {_MOST_LETTERS} more: {error}; run "
+                "'thresher queue dead list', and repeat the command for the letters that are left"
             ) from error
     return done
 

@@ -48,7 +48,8 @@ class Movement:
         self.waiting = 0
         self._looked = 0.0
         self._pool = ThreadPoolExecutor(1)
-        self._looking: Future[Look | None] | None = None
+        # The look that is under way.
+        self.looking: Future[Look | None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -58,11 +59,11 @@ class Movement:
 
     def look(self, now: float, look: Callable[[], Look | None]) -> None:
         """Use the result of the last look, and start another one about once a second."""
-        if self._looking is not None:
-            if not self._looking.done():
+        if self.looking is not None:
+            if not self.looking.done():
                 return
-            found = self._looking.result()
-            self._looking = None
+            found = self.looking.result()
+            self.looking = None
             if found is not None:
                 self._looked = now
                 self.waiting = found.waiting
@@ -70,7 +71,7 @@ class Movement:
                 if found.moved or not found.waiting:
                     self.moved = now
         if now - self._looked >= _LOOK_SECONDS:
-            self._looking = self._pool.submit(look)
+            self.looking = self._pool.submit(look)
 
     def still(self, now: float) -> float:
         """The time since the last progress."""

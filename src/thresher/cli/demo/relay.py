@@ -37,7 +37,8 @@ _TABLE = TableName(table="outbox")
 _RATE, _SECONDS = 650.0, 30.0
 _KILL_SHARE = 0.6
 _LOOK_SECONDS = 0.25
-_DRAIN_SECONDS = 60.0
+# Generous: on a slow machine, the killed relay needs a minute to start again.
+_DRAIN_SECONDS = 180.0
 
 
 @dataclass

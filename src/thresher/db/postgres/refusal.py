@@ -8,7 +8,7 @@ from thresher.db.names import TableName
 
 # Credentials and permissions.
 _ACCESS = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, errors.InsufficientPrivilege)
-RIGHTS = "'thresher schema print --relay' has the tables, and the grants of roles that relay, write and operate"
+RIGHTS = "'thresher schema print --relay' prints the tables, and the grants that each role needs"
 # Errors that somebody has to act on.
 _REFUSED = (
     *_ACCESS,
@@ -39,7 +39,7 @@ def is_access_refused(state: str | None, text: str) -> bool:
 def remedy(state: str | None, rights: str = RIGHTS) -> str:
     """Return what to do about an error, to append to its text; empty if the text says it already.
 
-    `grants` says which command prints the missing grants.
+    `rights` says which command prints the missing grants.
     """
     return f"; {rights}" if state == errors.InsufficientPrivilege.sqlstate else ""
 

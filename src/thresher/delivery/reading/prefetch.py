@@ -22,6 +22,7 @@ _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
 _SHARE_OF_IDLENESS, _SLOWEST = 0.002, 50
 # While few rows are in flight, reads pause: they would only take CPU time from publishing.
 _FEW, _BUSY_SECONDS = 100, 0.003
+_END_SECONDS = 2.0
 
 
 def pause(looked_seconds: float, idle_seconds: float, poll_seconds: float) -> float:
@@ -61,10 +62,10 @@ class Prefetch:
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop reading."""
+    def close(self, seconds: float = _END_SECONDS) -> None:
+        """Stop reading. A read that hangs is left behind after these seconds."""
         self._ahead.close()
-        self._thread.join(2.0)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         try:

@@ -49,7 +49,7 @@ class ReadAhead:
         self._in_flight: dict[int, int] = {}
         # With a window: the bytes of each row in flight, by id, and of all together.
         self._sizes: dict[int, int] = {}
-        self._bytes = 0
+        self.bytes_in_flight = 0
         # Held topics, keys of a topic, and rows with their create times; each with the time at which its hold ends.
         self._held: dict[str, float] = {}
         self._held_keys: dict[Key, float] = {}
@@ -79,7 +79,7 @@ class ReadAhead:
                 # Another row with the same id may be in flight by now, after a TRUNCATE.
                 if in_flight.get(id_) == create_time:
                     del in_flight[id_]
-                    self._bytes -= self._sizes.pop(id_, 0)
+                    self.bytes_in_flight -= self._sizes.pop(id_, 0)
             self._changed.notify_all()
 
     def hold(
@@ -111,7 +111,7 @@ class ReadAhead:
             self.generation += 1
             self._in_flight.clear()
             self._sizes.clear()
-            self._bytes = 0
+            self.bytes_in_flight = 0
             self._ready.clear()
             self._changed.notify_all()
 
@@ -133,10 +133,19 @@ class ReadAhead:
             self._changed.notify_all()
         return batch
 
+    @property
+    def due(self) -> bool:
+        """Whether to read now: no batch is ready, and few rows are in flight, because a read steps over all of them."""
+        if self._ready:
+            return False
+        if self._limits.window_rows is None:
+            return len(self._in_flight) <= max(self.size.first_rows, self.size.rows)
+        return len(self._in_flight) < self._limits.window_rows and 2 * self.bytes_in_flight <= self._limits.window_bytes
+
     def await_due(self) -> ReadRequest | None:
         """Wait until another read is due, and return what to read; None once closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._is_due())
+            self._changed.wait_for(lambda: self._closed or self.due)
             if self._closed:
                 return None
             now = self._clock()
@@ -164,7 +173,7 @@ class ReadAhead:
             if generation == self.generation:
                 self._in_flight.update(rows)
                 for id_, size in zip(rows, sizes, strict=False):
-                    self._bytes += size - self._sizes.get(id_, 0)
+                    self.bytes_in_flight += size - self._sizes.get(id_, 0)
                     self._sizes[id_] = size
 
     def offer(self, batch: Batch | StoredBatch) -> None:
@@ -190,18 +199,10 @@ class ReadAhead:
         """Whether the reader has to stop."""
         return self._closed
 
-    def _is_due(self) -> bool:
-        """Whether to read now: no batch is ready, and few rows are in flight, because a read steps over all of them."""
-        if self._ready:
-            return False
-        if self._limits.window_rows is None:
-            return len(self._in_flight) <= max(self.size.first_rows, self.size.rows)
-        return len(self._in_flight) < self._limits.window_rows and 2 * self._bytes <= self._limits.window_bytes
-
     def _most_bytes(self) -> int:
         """Return the largest size of the next read."""
         return (
             self.size.bytes
             if self._limits.window_rows is None
-            else min(self.size.bytes, self._limits.window_bytes - self._bytes)
+            else min(self.size.bytes, self._limits.window_bytes - self.bytes_in_flight)
         )

@@ -151,7 +151,7 @@ class Recovery(Generic[P]):
         """Yield the progress of all partitions: another shard may have had our buckets within the horizon."""
         partitions = self._transactions.producer.partitions(self._seal.topic)
         if not isinstance(partitions, int):
-            raise BrokerLost(f"the cluster did not say how {self._seal.topic} stands: {partitions.str()}")
+            raise BrokerLost(f"the cluster did not return the partitions of {self._seal.topic}: {partitions.str()}")
         for partition in range(partitions):
             # A copy of the seal: the log sets `since`, which must stay our own partition's.
             opener = partial(self._transactions.commit_opener, partition)

@@ -30,9 +30,12 @@ class BlockingService(Protocol):
 class QueueService:
     """The queues of one pair of topics, for asyncio. An asynchronous context manager."""
 
-    def __init__(self, given: QueueConfig | Mapping[str, Any] | BlockingService) -> None:
-        """Contacts no server. Raises `ConfigurationInvalid`."""
-        self._owned = isinstance(given, QueueConfig | Mapping)
+    def __init__(self, given: QueueConfig | Mapping[str, Any] | BlockingService, *, owned: bool = False) -> None:
+        """Contacts no server. Raises `ConfigurationInvalid`.
+
+        `close` also closes the service that was made from a configuration, or that was passed with `owned`.
+        """
+        self._owned = owned or isinstance(given, QueueConfig | Mapping)
         self._service: BlockingService = (
             blocking_service.QueueService(given) if isinstance(given, QueueConfig | Mapping) else given
         )
@@ -66,7 +69,7 @@ class QueueService:
         return consumer
 
     async def close(self) -> None:
-        """Close every consumer and producer that was made here. A service that was passed in stays open."""
+        """Close every consumer and producer made here. A service that was passed in stays open, unless `owned`."""
         self._closed = True
         try:
             await asyncio.gather(*(producer.finish() for producer in self._producers))

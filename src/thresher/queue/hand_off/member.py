@@ -25,14 +25,14 @@ from thresher.queue.hand_off.group import GroupMember
 from thresher.queue.hand_off.polled_records import Batch, PolledRecords
 from thresher.queue.hand_off.prefetch_size import PrefetchSize
 from thresher.queue.hand_off.protocol import (
+    BackOff,
     Deliver,
     Effect,
     NoMember,
     Outcome,
     ReadCommitted,
     Refused,
-    Renew,
-    Rest,
+    ReplaceProducer,
     Steps,
     Uncertain,
     WriteStarts,
@@ -44,7 +44,7 @@ from thresher.queue.metrics import Figures
 logger = logging.getLogger(__name__)
 
 # The maximum size of a batch: while its transaction is open, later markers of all queues are invisible to readers.
-_BATCH_BYTES = 8_000_000
+BATCH_BYTES = 8_000_000
 # How often offsets move past skipped records at least: retention must not overtake the group.
 _PASS_SECONDS = 5.0
 # How long the buffer may be full before partitions are paused: a pause drops the client's prefetched records.
@@ -85,7 +85,7 @@ class Writing(Protocol):
 
 
 class MemberThread:
-    """The member thread and its state."""
+    """The member thread and its state. `clock` is that of `InProgress` and `GroupMember`: `time.monotonic`."""
 
     def __init__(
         self,
@@ -97,11 +97,13 @@ class MemberThread:
         buffer: ReceiveBuffer,
         in_progress: InProgress,
         figures: Figures,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue, self._config, self._client = queue, config, client
         self._writing, self._starting_offsets = writing, starting_offsets
         self._buffer, self._in_progress, self._figures = buffer, in_progress, figures
-        self._stop = threading.Event()
+        self._stop, self._clock = threading.Event(), clock
         self._prefetch_size = PrefetchSize(config.consumer_receive_buffer_capacity)
         self._passed_at = self._written_at = 0.0
         self._full_since: float | None = None
@@ -121,7 +123,7 @@ class MemberThread:
     def _run(self) -> None:
         failures = 0
         while not self._stop.is_set():
-            began = time.monotonic()
+            began = self._clock()
             try:
                 self._run_membership()
             except Stopped:
@@ -129,7 +131,7 @@ class MemberThread:
             except Rejoin:
                 failures = 0
             except (BrokerLost, ProducerProblem, TailUnread) as error:
-                failures = failures + 1 if time.monotonic() - began < 60 else 1
+                failures = failures + 1 if self._clock() - began < 60 else 1
                 logger.warning("the consumer joins its group again: %s", error, extra={"queue": repr(self._queue)})
                 self._stop.wait(min(_LONGEST_REST_SECONDS, _REST_SECONDS * 2**failures))
             except BaseException as error:  # the application's next `receive` raises it
@@ -142,7 +144,7 @@ class MemberThread:
 
     def _run_membership(self) -> None:
         """Join the group, and hand off until the membership ends."""
-        polled = PolledRecords(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=_BATCH_BYTES)
+        polled = PolledRecords(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=BATCH_BYTES)
         self._starting_offsets.require_topics()
         self._writing.renew()
         member = GroupMember(
@@ -150,15 +152,15 @@ class MemberThread:
         )
         try:
             while not self._stop.is_set():
-                self._turn(member, polled)
+                self.run_once(member, polled)
         finally:
             member.close()
 
     def _begin(self, partitions: list[int], member: GroupMember) -> Beginning:
         return self._starting_offsets.begin(partitions, lambda ends: self._writing.commit_first(ends, member))
 
-    def _turn(self, member: GroupMember, polled: PolledRecords) -> None:
-        """Poll, and hand off a batch if there is one and the buffer has room."""
+    def run_once(self, member: GroupMember, polled: PolledRecords) -> None:
+        """Poll, and hand off a batch if there is one and the buffer has room: one round of the thread's loop."""
         room = self._room()
         if room <= 0:
             self._wait_for_room(member)
@@ -167,23 +169,23 @@ class MemberThread:
         if len(polled) < room:
             member.resume()
             member.poll(0.0 if len(polled) else self._config.consumer_next_message_timeout / 1000)
-        elif time.monotonic() - member.polled_at > _SERVE_SECONDS:
+        elif self._clock() - member.polled_at > _SERVE_SECONDS:
             # While a slow application works through the polled records, the member must keep polling to stay in the
             # group.
             member.pause()
             member.poll(0.0)
-        now = time.monotonic()
+        now = self._clock()
         batch = polled.cut(room, pass_skipped=now - self._passed_at > _PASS_SECONDS)
         if batch is not None:
             self._hand_off(batch, member, polled)
-            self._passed_at = time.monotonic()
+            self._passed_at = self._clock()
 
     def _room(self) -> int:
         free = self._config.max_in_progress - len(self._in_progress)
-        return min(free, self._prefetch_size.room(len(self._buffer), time.monotonic()))
+        return min(free, self._prefetch_size.room(len(self._buffer), self._clock()))
 
     def _wait_for_room(self, member: GroupMember) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._full_since = self._full_since or now
         if now - self._full_since < _FULL_SECONDS:
             # An ack makes room too, but sends no notification to this thread: so the wait is short.
@@ -213,18 +215,18 @@ class MemberThread:
             case Deliver(batch):
                 self._deliver(batch, polled)
                 return None
-            case Renew():
+            case ReplaceProducer():
                 self._until_done(self._writing.renew, member)
                 return member.epoch != epoch
             case ReadCommitted(partitions):
                 return self._until_done(lambda: self._starting_offsets.committed(partitions), member)
-            case Rest(tries):
+            case BackOff(tries):
                 self._rest(tries, member)
                 return member.epoch != epoch
             case WriteStarts():
                 # The time from which KeepAlives are due. The broker's timestamp of the Starts is later, so KeepAlives
                 # are never late.
-                self._written_at = time.monotonic()
+                self._written_at = self._clock()
         answer = self._writing.do(effect, member)
         if answer is not None:
             logger.warning(
@@ -245,7 +247,7 @@ class MemberThread:
         elif batch.records:
             self._figures.count("hand_offs")
             self._buffer.put(self._in_progress.started(batch.records, self._writing.partition, self._written_at))
-            self._prefetch_size.handed(len(self._buffer), time.monotonic())
+            self._prefetch_size.handed(len(self._buffer), self._clock())
 
     def _until_done(self, call: Callable[[], Any], member: GroupMember) -> Any:
         for tries in itertools.count(1):
@@ -259,8 +261,8 @@ class MemberThread:
     def _rest(self, tries: int, member: GroupMember) -> None:
         """Wait, longer after each try, and keep polling. Raises `Stopped`."""
         member.pause()
-        deadline = time.monotonic() + min(_LONGEST_REST_SECONDS, _REST_SECONDS * 2 ** min(tries, 10))
-        while (left := deadline - time.monotonic()) > 0:
+        deadline = self._clock() + min(_LONGEST_REST_SECONDS, _REST_SECONDS * 2 ** min(tries, 10))
+        while (left := deadline - self._clock()) > 0:
             if self._stop.is_set():
                 raise Stopped
             member.poll(min(left, 0.1))

@@ -4,16 +4,16 @@ No offset is committed without the record's Start, no message is started twice, 
 
 1. `Begin`; `WriteStarts`; `Flush`; `SendOffsets`, with a name unique to this transaction as metadata; `Commit`. Then
    `Deliver`.
-2. The producer never aborts a transaction itself. After an error or an uncertain answer comes `Renew`: a new producer
-   with the same transactional id ends any open transaction. Then `ReadCommitted`, and `judge` compares the group's
-   offsets. Our name is there: the transaction was committed, so deliver. Every offset is unchanged: it was not
+2. The producer never aborts a transaction itself. After an error or an uncertain answer comes `ReplaceProducer`: a new
+   producer with the same transactional id ends any open transaction. Then `ReadCommitted`, and `judge` compares the
+   group's offsets. Our name is there: the transaction was committed, so deliver. Every offset is unchanged: it was not
    committed, so retry. Anything else: another member has moved the offsets, so give up. A batch that is given up was
    never delivered: the group reads it again, or the tracker redelivers it.
-3. Between two tries comes `Rest`. If the group was rebalanced meanwhile, the batch is delivered or given up, but never
-   retried: the partitions' owner reads its records again.
+3. Between two tries comes `BackOff`. If the group was rebalanced meanwhile, the batch is delivered or given up, but
+   never retried: the partitions' owner reads its records again.
 4. If the broker refuses a Start, the batch is split in halves and retried. A record that is refused alone becomes a
    dead letter, in the transaction that moves the offset past it.
-5. If the group refuses the offsets, we are no longer a member. Give up; `Renew` ends the transaction.
+5. If the group refuses the offsets, we are no longer a member. Give up; `ReplaceProducer` ends the transaction.
 
 `at_least_once` is kafka-mq-go's way: Starts, then offsets. A crash between them starts messages twice.
 """
@@ -68,7 +68,7 @@ class CommitOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
+class ReplaceProducer:
     """Replace the producer, retrying until that succeeds: any open transaction is ended, and late requests are refused.
 
     The member keeps polling meanwhile. → whether the group was rebalanced since the batch was polled.
@@ -83,7 +83,7 @@ class ReadCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class BackOff:
     """Wait, and keep polling meanwhile → whether the group was rebalanced since the batch was polled."""
 
     tries: int
@@ -97,7 +97,8 @@ class Deliver:
 
 
 Effect = (
-    Begin | WriteStarts | Flush | SendOffsets | Commit | CommitOffsets | Renew | ReadCommitted | Rest | Deliver
+    Begin | WriteStarts | Flush | SendOffsets | Commit | CommitOffsets | ReplaceProducer | ReadCommitted | BackOff
+    | Deliver
 )  # fmt: skip
 
 # Answers
@@ -134,9 +135,9 @@ class Outcome(Enum):
 class Verdict(Enum):
     """The answer of the group's offsets about a transaction whose outcome was uncertain."""
 
-    OURS = "it was committed"
-    BEFORE = "it was not"
-    ANOTHERS = "another member may be past us"
+    COMMITTED = "it was committed"
+    NOT_COMMITTED = "it was not"
+    TAKEN_BY_ANOTHER = "another member may be past us"
 
 
 Steps = Generator[Effect, Any, Outcome]
@@ -151,10 +152,10 @@ def judge(spans: Mapping[int, Span], name: str, found: Mapping[int, GroupOffset]
     # One partition is enough: a transaction commits all of its offsets or none, and another member may have moved some
     # since.
     if any(offset is not None and offset.metadata == name for offset in stored.values()):
-        return Verdict.OURS
+        return Verdict.COMMITTED
     if all(offset is not None and offset.offset == spans[partition].begin for partition, offset in stored.items()):
-        return Verdict.BEFORE
-    return Verdict.ANOTHERS
+        return Verdict.NOT_COMMITTED
+    return Verdict.TAKEN_BY_ANOTHER
 
 
 def exactly_once(batch: Batch, new_name: Callable[[], str]) -> Steps:
@@ -170,23 +171,23 @@ def exactly_once(batch: Batch, new_name: Callable[[], str]) -> Steps:
                 tries = 0
             case Refused(why):
                 # No commit was requested, so nothing is committed.
-                if (yield Renew()):
+                if (yield ReplaceProducer()):
                     return Outcome.GIVEN_UP
                 parts[:1] = _smaller(part, why)
             case NoMember():
-                yield Renew()
+                yield ReplaceProducer()
                 return Outcome.GIVEN_UP
             case Uncertain():
                 tries += 1
-                yield Renew()
+                yield ReplaceProducer()
                 found = yield ReadCommitted(tuple(part.spans))
                 verdict = judge(part.spans, name, found)
-                if verdict is Verdict.OURS:
+                if verdict is Verdict.COMMITTED:
                     yield Deliver(part)
                     del parts[0]
-                elif verdict is Verdict.ANOTHERS:
+                elif verdict is Verdict.TAKEN_BY_ANOTHER:
                     return Outcome.GIVEN_UP
-                if (yield Rest(tries)):
+                if (yield BackOff(tries)):
                     return Outcome.GIVEN_UP if parts else Outcome.DELIVERED
     return Outcome.DELIVERED
 
@@ -209,7 +210,7 @@ def at_least_once(batch: Batch) -> Steps:
                 return Outcome.GIVEN_UP
             case Uncertain():
                 tries += 1
-                if (yield Rest(tries)):
+                if (yield BackOff(tries)):
                     return Outcome.GIVEN_UP
     return Outcome.DELIVERED
 

@@ -2,8 +2,9 @@
 
 1. Check that sessions are not shared by a pooler and that the outbox is usable; create missing tables.
 2. Check that the control row belongs to this outbox and database system, and that the progress topic is the known one.
-3. Write the new term. From here on, an older leader's shards end at their next look at the control row.
-4. End the database sessions of older terms: a process that is stopped could hold row locks for ever.
+3. End the database sessions of older terms: a process that is stopped could hold a lock on the control row for ever.
+4. Write the new term, then repeat steps 2 and 3. From here on, an older leader's shards end at their next look at the
+   control row.
 5. If the recorded layout (mode and number of shards) differs from ours, fence every transactional id of the recorded
    layout and settle what was published with it. Then write our layout. If the layout is the same, each shard recovers
    by itself.

@@ -24,10 +24,10 @@ from thresher.relay.reading.scan_plan import (
     Observed,
     OldestTransaction,
     Position,
-    RowBehind,
+    RowAfter,
     ScanPlan,
     Window,
-    may_read_behind,
+    may_read_after,
 )
 from thresher.relay.settings import Settings
 from thresher.relay.store import store_of
@@ -138,7 +138,7 @@ class PendingRows:
         return self._plan.begin(first - 1, oldest, observed)
 
     def _read_window(self, request: ReadRequest, position: Position, observed: Observed) -> pa.RecordBatch | None:
-        """Return rows after the position, up to the first that `may_read_behind` refuses; None if there are none."""
+        """Return rows after the position, up to the first that `may_read_after` refuses; None if there are none."""
         window, upto = self._look_among(request, position.last, position.oldest_transaction)
         if not window.num_rows:
             # This shard had none of these ids: skip to its next one.
@@ -201,17 +201,17 @@ class PendingRows:
 
 
 def _readable(window: pa.RecordBatch, position: Position, observed: Observed) -> int:
-    """Return how many rows come before the first that `may_read_behind` refuses."""
+    """Return how many rows come before the first that `may_read_after` refuses."""
     rows: int = window.num_rows
     if not rows:
         return 0
     ages = window.column("age")
     oldest = OldestTransaction(age=window.column("oldest_age")[0].as_py(), generation=position.generation)
-    youngest = RowBehind(age=pc.min(ages).as_py(), generation=observed.generation, left_out=observed.left_out)
-    if may_read_behind(youngest, oldest):
+    youngest = RowAfter(age=pc.min(ages).as_py(), generation=observed.generation, left_out=observed.left_out)
+    if may_read_after(youngest, oldest):
         # The common case: if the youngest row may be read, all may.
         return rows
     # Rows of one transaction have one age.
-    refused = [age for age in pc.unique(ages).to_pylist() if not may_read_behind(replace(youngest, age=age), oldest)]
+    refused = [age for age in pc.unique(ages).to_pylist() if not may_read_after(replace(youngest, age=age), oldest)]
     place: int = pc.index(pc.is_in(ages, value_set=pa.array(refused, ages.type)), True).as_py()
     return place

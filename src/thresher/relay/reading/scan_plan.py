@@ -1,7 +1,7 @@
 """Decides which rows a shard reads next: the head of each bucket, or all its rows in a window of ids.
 
 **Safety.** A read by buckets overtakes nothing: it begins at the head of each bucket, and leaves out only rows in
-flight. A window is cut off at the first row that `may_read_behind` refuses. That rule alone makes windows safe,
+flight. A window is cut off at the first row that `may_read_after` refuses. That rule alone makes windows safe,
 whatever the plan.
 
 **Speed.** Windows visit each page of a backlog once. Reads by buckets step over rows that were settled and are not
@@ -38,7 +38,7 @@ class OldestTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowBehind:
+class RowAfter:
     """A row that a window found after the rows read before.
 
     `age` is the age of the transaction or savepoint that wrote it, counted in the same way. `generation` and
@@ -50,7 +50,7 @@ class RowBehind:
     left_out: bool = False
 
 
-def may_read_behind(row: RowBehind, oldest: OldestTransaction) -> bool:
+def may_read_after(row: RowAfter, oldest: OldestTransaction) -> bool:
     """Whether a row may be read after the rows read before, without overtaking a row that it has to follow.
 
     1. The row's transaction began before `oldest`, so it had ended when `oldest` was looked up. So the row

@@ -83,7 +83,7 @@ _BY_TOPIC: dict[str, Family] = {
         "topic_oldest_age_seconds", "Topic locks: age of the oldest row of a topic that waits, 0 if none does.", "topic"
     ),
     "locked": _gauge("topic_locks_held", "Topic locks: locks of a topic that a process holds now.", "topic"),
-    "errored": _gauge("topic_locks_errored", "Topic locks: locks of a topic that rest after an error.", "topic"),
+    "errored": _gauge("topic_locks_errored", "Topic locks: locks of a topic in cool-down after an error.", "topic"),
 }
 _HELD = _gauge(
     "held_topics",

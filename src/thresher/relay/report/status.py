@@ -39,16 +39,25 @@ Answer = tuple[Backlog | None, str | None]
 
 
 class RelayReport:
-    """One relay's part of the pages. Safe from any thread; `close` ends its thread."""
+    """One relay's part of the pages. Safe from any thread; `close` ends its thread.
+
+    A page waits for the database for `patience_seconds` at most.
+    """
 
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
 
     def __init__(
-        self, settings: Settings, observed: Observed, marks: ShardMarks, background_work: BackgroundWork | None = None
+        self,
+        settings: Settings,
+        observed: Observed,
+        marks: ShardMarks,
+        background_work: BackgroundWork | None = None,
+        *,
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._settings, self._marks, self._background_work = settings, marks, background_work
-        self._reader = BacklogReader(settings, observed)
+        self._reader = BacklogReader(settings, observed, patience_seconds)
 
     def ask(self) -> Answer:
         """Return the backlog, or the reason why it is not known."""
@@ -96,8 +105,8 @@ class RelayReport:
 class BacklogReader:
     """Reads the backlog in a thread of its own, because the database may take for ever to answer."""
 
-    def __init__(self, settings: Settings, observed: Observed) -> None:
-        self._settings, self._observed = settings, observed
+    def __init__(self, settings: Settings, observed: Observed, patience_seconds: float) -> None:
+        self._settings, self._observed, self._patience_seconds = settings, observed, patience_seconds
         self._state = threading.Condition()
         self._wanted = self._closed = False
         self._looks = 0
@@ -115,9 +124,9 @@ class BacklogReader:
                 before = self._looks
                 self._wanted = True
                 self._state.notify_all()
-                self._state.wait_for(lambda: self._looks > before or self._closed, _PATIENCE_SECONDS)
+                self._state.wait_for(lambda: self._looks > before or self._closed, self._patience_seconds)
                 if self._looks == before:
-                    return None, f"the database has not answered for {_PATIENCE_SECONDS:g} s"
+                    return None, f"the database has not answered for {self._patience_seconds:g} s"
             return self._found
 
     def close(self) -> None:

@@ -17,16 +17,28 @@ _END_SECONDS = 1.0
 Probe = Callable[[], None]
 
 
-def rest_seconds(health: ServerHealth) -> float:
+def rest_seconds(health: ServerHealth, reached_seconds: float = _REACHED_SECONDS) -> float:
     """Return for how many seconds a server need not be probed: 0 if it is not up."""
-    return max(0.0, _REACHED_SECONDS - health.seconds) if health.up else 0.0
+    return max(0.0, reached_seconds - health.seconds) if health.up else 0.0
 
 
 class Probing:
-    """The probes of one process. An error of a probe is counted and noted; its thread goes on."""
+    """The probes of one process. An error of a probe is counted and noted; its thread goes on.
 
-    def __init__(self, probes: Mapping[str, Probe], reach: Reach, process_counts: ProcessCounts) -> None:
+    A server that answered is probed again after `reached_seconds`, one that did not after `lost_seconds`.
+    """
+
+    def __init__(
+        self,
+        probes: Mapping[str, Probe],
+        reach: Reach,
+        process_counts: ProcessCounts,
+        *,
+        reached_seconds: float = _REACHED_SECONDS,
+        lost_seconds: float = _LOST_SECONDS,
+    ) -> None:
         self._reach, self._process_counts = reach, process_counts
+        self._reached_seconds, self._lost_seconds = reached_seconds, lost_seconds
         self._closed = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(server, probe), name=f"probe-{server}", daemon=True)
@@ -38,20 +50,20 @@ class Probing:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
-        """End the threads. A probe that hangs in a client is left behind, and ends with the process."""
+    def close(self, seconds: float = _END_SECONDS) -> None:
+        """End the threads. A probe that hangs this long in a client is left behind, and ends with the process."""
         self._closed.set()
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(_END_SECONDS)
+                thread.join(seconds)
 
     def _run(self, server: str, probe: Probe) -> None:
         while not self._closed.is_set():
-            if (rest := rest_seconds(self._reach.health()[server])) > 0:
+            if (rest := rest_seconds(self._reach.health()[server], self._reached_seconds)) > 0:
                 self._closed.wait(rest)
             elif not self._reached(server, probe) or not self._reach.health()[server].up:
                 # Also after a leader's check that failed: a successful probe alone does not make the server up then.
-                self._closed.wait(_LOST_SECONDS)
+                self._closed.wait(self._lost_seconds)
 
     def _reached(self, server: str, probe: Probe) -> bool:
         try:

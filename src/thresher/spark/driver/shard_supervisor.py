@@ -68,7 +68,8 @@ class ShardSupervisor:
         self._draw = draw
         self._on_spark_lost = on_spark_lost
         self._session: Session | None = None
-        self._server: LineServer | None = None
+        # The tasks' lines; None before `listen`.
+        self.line_server: LineServer | None = None
         self._jobs: ShardJobs | None = None
         self._beat_at = 0.0
         self._spark_lost = False
@@ -88,15 +89,15 @@ class ShardSupervisor:
     def listen(self, session: Session, port: int) -> None:
         """Start the line server. Raises `OSError` if the port cannot be bound."""
         self._session = session
-        self._server = LineServer(
+        self.line_server = LineServer(
             self._loop, self, bind=session.bind, advertise=session.host, port=port, token=secrets.token_hex(32)
         )
 
     def start(self) -> None:
         """Launch every shard. Call `listen` first."""
-        if self._session is None or self._server is None:
+        if self._session is None or self.line_server is None:
             raise RuntimeError("listen first")
-        self._jobs = ShardJobs(self._pipeline, self._session, self._server.address, self._post_ended)
+        self._jobs = ShardJobs(self._pipeline, self._session, self.line_server.address, self._post_ended)
         self._jobs.start()
         for record in self.records:
             self._handle(record, StartRequested())
@@ -119,21 +120,21 @@ class ShardSupervisor:
 
     def on_time(self, now: float) -> float | None:
         """Send heartbeats and handle deadlines that are due; return the next deadline."""
-        if self._server is not None and now >= self._beat_at:
-            self._server.beat()
+        if self.line_server is not None and now >= self._beat_at:
+            self.line_server.beat()
             self._beat_at = now + self._policy.beat_seconds
         for record in self.records:
             due = next_deadline(record.state, self._policy)
             if due is not None and now >= due:
                 self._handle(record, Tick(), now=now)
         times = [next_deadline(record.state, self._policy) for record in self.records]
-        times.append(self._beat_at if self._server is not None else None)
+        times.append(self._beat_at if self.line_server is not None else None)
         return min((each for each in times if each is not None), default=None)
 
     def close(self) -> None:
         """Close all lines and let the jobs' threads end."""
-        if self._server is not None:
-            self._server.close()
+        if self.line_server is not None:
+            self.line_server.close()
         if self._jobs is not None:
             self._jobs.close()
 
@@ -174,9 +175,9 @@ class ShardSupervisor:
     def _on_ended(self, record: ShardRecord, attempt: int, outcome: Outcome, counts: Counts | None) -> None:
         if attempt != record.state.attempt:
             return
-        if record.connection is not None and self._server is not None:
+        if record.connection is not None and self.line_server is not None:
             # The task's last frames were sent before its outcome, and may still be unread.
-            self._server.read_all(record.connection)
+            self.line_server.read_all(record.connection)
         if counts is not None:
             record.take_final_counts(counts)
         if isinstance(outcome, TaskLost) and record.last_words is not None:

@@ -58,7 +58,7 @@ class TaskConnection:
     def refuse(self, why: str) -> None:
         """Refuse the hello with a reason, and close."""
         self.send({"is": "refused", "why": why, "version": __version__})
-        self._drop(self)
+        self.close()
 
     def send(self, frame: Frame) -> None:
         """Send a frame. A broken connection is noticed at the next read, not here."""
@@ -68,4 +68,8 @@ class TaskConnection:
     def kill(self) -> None:
         """Tell the task to end at once, and close."""
         self.send({"is": "kill"})
+        self.close()
+
+    def close(self) -> None:
+        """Close without a message, which ends the task: to it, the line broke."""
         self._drop(self)

@@ -32,7 +32,8 @@ class CdsArchive:
         mark = f"{java.executable.resolve()}\n{java.version}\n{version}\n{jars}\n{jars.stat().st_mtime_ns}"
         self._stem = f"spark-{version}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
         self._directory: Path | None = None
-        self._log = workplace / "cds.log"
+        # The file for Java's complaints about the archive.
+        self.log = workplace / "cds.log"
         self.found: Path | None = None
         self._stage: Path | None = None
         try:
@@ -47,7 +48,7 @@ class CdsArchive:
 
     def java_options(self) -> tuple[str, ...]:
         """Return the options that make Java use or write the archive, and log its warnings to a file."""
-        quiet = ("-Xlog:disable", "-Xlog:all=error:stderr", f"-Xlog:cds*=warning:file={self._log}")
+        quiet = ("-Xlog:disable", "-Xlog:all=error:stderr", f"-Xlog:cds*=warning:file={self.log}")
         if self.found is not None:
             return (f"-XX:SharedArchiveFile={self.found}", *quiet)
         if self._stage is not None:
@@ -58,7 +59,7 @@ class CdsArchive:
         """Log a warning if Java did not accept the archive. Call it once Java is up."""
         if self.found is not None:
             with contextlib.suppress(OSError):
-                if complaints := self._log.read_text(errors="replace").strip():
+                if complaints := self.log.read_text(errors="replace").strip():
                     logger.warning("Java does not use %s: %s", self.found, complaints.splitlines()[0])
 
     def keep(self) -> None:

@@ -66,7 +66,7 @@ class Line:
             ) from error
         self._socket = opened = FrameSocket(connection)
         try:
-            opened.send(self._hello())
+            opened.send(self.hello())
             answer = self._answer(opened)
         except ConnectionBroken as error:
             raise LineUnreachable(f"the connection broke before the driver answered the hello: {error}") from error
@@ -143,7 +143,8 @@ class Line:
         if self._socket is not None:
             self._socket.close()
 
-    def _hello(self) -> Frame:
+    def hello(self) -> Frame:
+        """Return the first frame of a connection, which tells the driver the task and its processes."""
         # Spark's daemon leads the process group of its workers. After its death, the parent is an unrelated process
         # that adopts orphans. It is not reported, because the driver may kill the processes that a hello names.
         process, parent = find_process(os.getpid()), find_process(self.parent) if self.parent == os.getpgrp() else None

@@ -108,8 +108,8 @@ def require_tailed(settings: TailSettings, row: ControlRow) -> None:
     if row.mode != TAIL:
         raise OtherReader(
             f"{settings.outbox} is relayed by {settings.name!r}, which polls the table ({row.mode}): both would "
-            "publish its rows. To read it from the WAL from now on: pause writers until the table is drained, stop the "
-            "relay's processes, and run 'thresher tail join -c FILE'"
+            "publish its rows. To read it from the WAL from now on: pause writers, let the relay drain the table, stop "
+            "its processes, and run 'thresher tail join -c FILE'; writers may go on after that"
         )
 
 

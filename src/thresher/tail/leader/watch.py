@@ -51,7 +51,7 @@ class TailWatch:
         self._admin = Admin.of(assignment.settings.kafka)
         # Alarm → its text. Replaced as a whole.
         self.alarms: dict[str, str] = {}
-        # A transaction id, and a position of the WAL behind the commits of all older transactions.
+        # A transaction id, and a position of the WAL after the commits of all older transactions.
         self._mark: tuple[str, int] | None = None
         # Rows up to this id cannot be deleted yet, and the time until when that is assumed.
         self._floor, self._floor_until = _FIRST_ID, 0.0

@@ -147,7 +147,7 @@ class ReplicationConnection:
             result = self._pgconn.get_result()
         if result is None or result.status not in {ExecStatus.FATAL_ERROR, ExecStatus.NONFATAL_ERROR}:
             return DatabaseLost("the database ended the stream of the WAL: it is shutting down, or somebody told it to")
-        return _explain(result)
+        return stream_problem(*_state_of(result))
 
 
 def _not_started(result: PGresult, slot: str) -> PipelineProblem:
@@ -161,8 +161,8 @@ def _not_started(result: PGresult, slot: str) -> PipelineProblem:
     return explain(state, text)
 
 
-def _explain(result: PGresult) -> PipelineProblem:
-    state, text = _state_of(result)
+def stream_problem(state: str | None, text: str) -> PipelineProblem:
+    """Return the problem that ended a stream, from the server's SQLSTATE and message."""
     if state == _UNDEFINED:
         # Up to Postgres 17: the slot's WAL begins before the publication was created, and cannot be decoded there.
         return SlotUnusable(
