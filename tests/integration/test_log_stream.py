@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.processes import eventually
-from tests.tail.logged import OUTBOX, Logged, logged, read_rows, read_until, topics
+from tests.tail.logged import OUTBOX, Logged, logged, read_commits, read_rows, read_until, topics
 from thresher.db.postgres.replication.connection import ReplicationConnection, SlotBusy, SlotUnusable
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.devstack.postgres import Postgres, PostgresOptions
@@ -125,8 +125,7 @@ def test_the_slot_advances_only_when_it_is_confirmed(log: Logged) -> None:
     before = log.confirmed()
     log.stash("one", "two")
     with log.stream() as stream:
-        chunks = read_until(stream, lambda chunk: chunk.ended > 0)
-        ended = chunks[-1].ended
+        ended = read_commits(stream, 2)
         # Long enough for several status updates.
         time.sleep(2.5)
         assert log.confirmed() == before
@@ -143,7 +142,7 @@ def test_the_slot_advances_only_when_it_is_confirmed(log: Logged) -> None:
 def test_the_last_confirmed_position_is_sent_at_the_end(log: Logged) -> None:
     log.stash("one")
     with log.stream() as stream:
-        ended = read_until(stream, lambda chunk: chunk.ended > 0)[-1].ended
+        ended = read_commits(stream, 1)
         stream.confirm(ended)
     eventually(lambda: log.confirmed() == ended, 30, lambda: f"{log.confirmed()} is not {ended}")
 
@@ -323,7 +322,7 @@ def test_a_server_that_restarts_ends_the_stream_and_loses_nothing(server: Postgr
     with logged(server.dsn()) as log:
         log.stash("zero")
         with log.stream() as stream:
-            ended = read_until(stream, lambda chunk: chunk.ended > 0)[-1].ended
+            ended = read_commits(stream, 1)
             stream.confirm(ended)
             eventually(lambda: log.confirmed() == ended, 30, lambda: f"{log.confirmed()} is not {ended}")
             log.stash("one")

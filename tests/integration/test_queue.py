@@ -323,7 +323,7 @@ def test_a_slow_application_keeps_its_membership(stack: Stack) -> None:
 
 
 def test_an_unconfirmed_ack_says_so(stack: Stack) -> None:
-    topics = QueueTopics(stack.kafka.bootstrap, send_timeout=1_000)
+    topics = QueueTopics(stack.kafka.bootstrap, send_timeout=5_000)
     with QueueService(topics.config) as service:
         queue = service.queue("q")
         queue.producer().send(b"x")

@@ -99,5 +99,15 @@ def read_until(stream: LogStream, enough: Callable[[Chunk], bool], tries: int = 
     raise AssertionError(f"not among {chunks}")
 
 
+def read_commits(stream: LogStream, count: int) -> int:
+    """Read `count` rows and the end of the last one's commit, and return that end.
+
+    Ends of commits without rows, such as those of the server's own work, may come before.
+    """
+    last = read_rows(stream, count)[-1]
+    commit = last.positions[-1].commit
+    return last.ended if last.ended > commit else read_until(stream, lambda chunk: chunk.ended > commit)[-1].ended
+
+
 def topics(chunks: list[Chunk]) -> list[str]:
     return [row[2] for chunk in chunks for row in chunk.rows]
