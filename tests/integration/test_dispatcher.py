@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.processes import eventually
 from tests.relay.dispatched import AWAY, MANY, Place
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
@@ -159,8 +160,13 @@ def test_a_failed_stamp_is_reported_and_the_row_stays(place: Place, dispatcher: 
 
 
 def test_a_lost_database_is_reported_and_used_again_later(place: Place) -> None:
-    ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dispatcher'"
+    ours = "FROM pg_stat_activity WHERE application_name = 'dispatcher'"
     opened: list[psycopg.Connection[Any]] = []
+
+    def end_sessions() -> None:
+        place.sql(f"SELECT pg_terminate_backend(pid) {ours}")
+        # The server has sent its farewell by then, and not earlier.
+        eventually(lambda: not place.sql(f"SELECT pid {ours}"), 30)
 
     def connect() -> psycopg.Connection[Any]:
         if len(opened) == 2:
@@ -173,9 +179,9 @@ def test_a_lost_database_is_reported_and_used_again_later(place: Place) -> None:
         assert dispatcher.clear(place.stash(range(1))).sent == 1
         assert dispatcher.clear(place.stash(range(1))).sent == 1
         assert len(opened) == 1, "the connection is kept"
-        place.sql(ends)
+        end_sessions()
         assert dispatcher.clear(place.stash(range(1))).sent == 1, "the server reported that it shuts down"
-        place.sql(ends)
+        end_sessions()
         third = place.stash(range(1))
         assert dispatcher.clear(third) == Cleared(not_sent=1, reasons=("the database failed: the server is away",))
         assert dispatcher.clear(third).sent == 1

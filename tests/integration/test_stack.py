@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -24,6 +25,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.processes import eventually, open_directory
+from thresher.core.directories import cache_home
 from thresher.core.throwaway import sweep
 from thresher.devstack import ports
 from thresher.devstack.broker import CLIENTS, MAIN, KafkaOptions, Listener, new_cluster_id
@@ -54,6 +56,11 @@ def receive(bootstrap: str, topic: str, count: int) -> list[str]:
             values.append((message.value() or b"").decode())
     consumer.close()
     return values
+
+
+def test_a_broker_maps_the_archive_of_its_classes(stack: Stack) -> None:
+    maps = Path(f"/proc/{stack.kafka.nodes[1].pid}/maps").read_text(encoding="utf-8")
+    assert f"{cache_home() / 'kafka'}{os.sep}kafka-4.2.1-" in maps
 
 
 def test_postgres_is_18_logical_and_on_loopback_only(stack: Stack) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from thresher.core.cds_archive import CdsArchive
 from thresher.core.java import Java
-from thresher.spark.session.cds_archive import CdsArchive
 
 JAVA = Java(executable=Path("/usr/bin/java"), major=17, version="17.0.1")
 
@@ -19,7 +19,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def archive(tmp_path: Path, *, java: Java = JAVA, version: str = "4.2.0", make: bool = True) -> CdsArchive:
-    return CdsArchive(java, tmp_path / "jars", version, make=make, workplace=Path(tempfile.mkdtemp(dir=tmp_path)))
+    return CdsArchive(
+        "Spark", java, tmp_path / "jars", version, make=make, workplace=Path(tempfile.mkdtemp(dir=tmp_path))
+    )
 
 
 def stage(made: CdsArchive, content: bytes = b"classes") -> Path:

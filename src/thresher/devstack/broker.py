@@ -17,6 +17,7 @@ from pathlib import Path
 
 from thresher.core.java import find_java
 from thresher.devstack import jars, ports
+from thresher.devstack.broker_classes import archive_option
 from thresher.devstack.cache import write_whole
 from thresher.devstack.certificate import Certificate, certificate_in
 from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
@@ -25,6 +26,8 @@ from thresher.kafka.admin import cluster_at
 
 MAIN, CONTROLLER, CLIENTS, SECURE = "MAIN", "CONTROLLER", "CLIENTS", "SECURE"
 _START_SECONDS = 120.0
+# The time in which a broker stops and Java writes the archive of its classes.
+_ARCHIVE_SECONDS = 60.0
 _DRAWS = 5
 _NODES = (1, 2, 3)
 
@@ -77,7 +80,9 @@ class Kafka:
         self._directory = directory
         self.options = options
         self._sweep = sweep
-        self._java = find_java().executable
+        self._java = find_java()
+        # Java's option for the archive of the broker's classes.
+        self._archive_option: str | None = None
         self._classpath = ""
         self._cluster_id = ""
         # The certificate of the secure listener, which its clients trust.
@@ -112,11 +117,28 @@ class Kafka:
         """Download missing jars, choose ports, and format the storage unless it is formatted already."""
         if "," in str(self._directory):
             raise BadRequest(f"Kafka cannot store data in {self._directory}: a comma separates directories in log.dirs")
-        self._classpath = jars.classpath(self.options.version, progress)
+        version = self.options.version
+        self._classpath = jars.classpath(version, progress)
+        self._archive_option = archive_option(self._java, jars.directory_of(version), version, self._run_once)
+        self._format_storage()
+
+    def _run_once(self, directory: Path, option: str) -> None:
+        """Start another broker of this version in an empty directory, and stop it."""
+        trial = Kafka(directory, KafkaOptions(version=self.options.version), sweep=True)
+        trial._classpath = self._classpath
+        trial._format_storage()
+        trial._archive_option = option
+        try:
+            trial.start()
+        finally:
+            for server in trial.nodes.values():
+                server.stop(_ARCHIVE_SECONDS)
+
+    def _format_storage(self) -> None:
         self._draw_ports()
         self._directory.mkdir(parents=True, exist_ok=True)
         if self.options.scram:
-            self.certificate = certificate_in(self._directory / "certificate", ports.HOST, self._java)
+            self.certificate = certificate_in(self._directory / "certificate", ports.HOST, self._java.executable)
         # Stored before any node is formatted: nodes that are formatted after a crash must join the same cluster.
         identity = self._directory / "cluster.id"
         if not identity.exists():
@@ -212,7 +234,8 @@ class Kafka:
         directory = self.nodes[node].directory
         heap = self.options.heap_megabytes or (512 if self.options.nodes == 1 else 256)
         return [
-            self._java,
+            self._java.executable,
+            *([self._archive_option] if self._archive_option else []),
             f"-Xmx{heap}m",
             "-Xms64m",
             "-XX:TieredStopAtLevel=1",

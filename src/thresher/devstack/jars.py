@@ -80,12 +80,17 @@ def read_lock(version: str) -> tuple[Jar, ...]:
     return tuple(jars)
 
 
+def directory_of(version: str) -> Path:
+    """Return the directory of a broker version's jars in the cache."""
+    # A changed lock file has another directory, so old jars are never used for it.
+    mark = hashlib.sha256(lock_path(version).read_bytes()).hexdigest()[:12]
+    return cache_home() / f"kafka-{version}-{mark}"
+
+
 def jars_of(version: str, progress: Progress | None = None) -> Path:
     """Return the directory with the broker's verified jars. The first call downloads them."""
     jars = read_lock(version)
-    # A changed lock file has another directory, so old jars are never used for it.
-    mark = hashlib.sha256(lock_path(version).read_bytes()).hexdigest()[:12]
-    with staged(cache_home() / f"kafka-{version}-{mark}") as (target, stage):
+    with staged(directory_of(version)) as (target, stage):
         if stage is not None:
             fetch(jars, stage, progress)
             verify(jars, stage, "the repository has other content than the lock file names")

@@ -26,10 +26,10 @@ from py4j.java_gateway import JavaGateway
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
+from thresher.core.cds_archive import CdsArchive
 from thresher.core.java import find_java
 from thresher.core.throwaway import Throwaway
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
-from thresher.spark.session.cds_archive import CdsArchive
 from thresher.spark.session.settings import java_options
 from thresher.spark.signal_safe_event import SignalSafeEvent
 
@@ -55,7 +55,7 @@ class Jvm:
         self._ending = threading.Lock()
         try:
             jars, place = home / "jars", self._temporary.path
-            self._archive = CdsArchive(java, jars, pyspark.__version__, make=make_archive, workplace=place)
+            self._archive = CdsArchive("Spark", java, jars, pyspark.__version__, make=make_archive, workplace=place)
             self._process = self._start(settings, home, java.environment)
         except BaseException:
             self._temporary.remove()

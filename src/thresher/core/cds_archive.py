@@ -1,7 +1,7 @@
-"""Java's class data sharing archive (AppCDS) for Spark: mapped classes make the JVM's start two seconds quicker.
+"""Java's class data sharing archive (AppCDS) of Spark or Kafka: mapped classes make a JVM's start much quicker.
 
-1. An archive belongs to one build of Java and one installation of PySpark, which its name identifies. The name holds
-   a checksum too, because Java crashes on a damaged archive.
+1. An archive belongs to one build of Java and one installation of the program's jars, which its name identifies. The
+   name holds a checksum too, because Java crashes on a damaged archive.
 2. If the cache has no archive, the JVM writes one when it exits, into its own temporary directory. The archive is then
    moved into the cache. Concurrent JVMs therefore do not collide, and a killed one leaves nothing in the cache.
 3. Without a usable archive the start takes longer, and the log says why. Nothing else changes.
@@ -26,34 +26,41 @@ _UNUSED_SECONDS = 30 * 86400.0
 
 
 class CdsArchive:
-    """The archive for one Java and one Spark: found, to be made, or not available."""
+    """The archive for one Java and one program, "Spark" or "Kafka": found, to be made, or not available."""
 
-    def __init__(self, java: Java, jars: Path, version: str, *, make: bool, workplace: Path) -> None:
+    def __init__(self, program: str, java: Java, jars: Path, version: str, *, make: bool, workplace: Path) -> None:
+        """With `make`, Java writes a missing archive into `workplace`, a directory of the JVM's own, when it exits."""
         mark = f"{java.executable.resolve()}\n{java.version}\n{version}\n{jars}\n{jars.stat().st_mtime_ns}"
-        self._stem = f"spark-{version}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
-        self._directory: Path | None = None
+        self._program, name = program, program.lower()
+        self._stem = f"{name}-{version}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
+        # Where archives are kept; None if that place cannot be used.
+        self.directory: Path | None = None
         # The file for Java's complaints about the archive.
         self.log = workplace / "cds.log"
         self.found: Path | None = None
         self._stage: Path | None = None
         try:
-            self._directory = make_writable(cache_home() / "spark", "THRESHER_CACHE")
+            self.directory = make_writable(cache_home() / name, "THRESHER_CACHE")
         except PlaceUnusable as error:
-            logger.warning("Spark starts without an archive of its classes: %s", error)
+            logger.warning("%s starts without an archive of its classes: %s", program, error)
             return
-        self._tidy(self._directory)
-        self.found = self._find(self._directory)
+        self._tidy(self.directory)
+        self.found = self._find(self.directory)
         if self.found is None and make:
             self._stage = workplace / "classes.jsa"
 
+    @property
+    def option(self) -> str | None:
+        """The option that makes Java use or write the archive."""
+        if self.found is not None:
+            return f"-XX:SharedArchiveFile={self.found}"
+        return None if self._stage is None else f"-XX:ArchiveClassesAtExit={self._stage}"
+
     def java_options(self) -> tuple[str, ...]:
         """Return the options that make Java use or write the archive, and log its warnings to a file."""
-        quiet = ("-Xlog:disable", "-Xlog:all=error:stderr", f"-Xlog:cds*=warning:file={self.log}")
-        if self.found is not None:
-            return (f"-XX:SharedArchiveFile={self.found}", *quiet)
-        if self._stage is not None:
-            return (f"-XX:ArchiveClassesAtExit={self._stage}", *quiet)
-        return ()
+        if self.option is None:
+            return ()
+        return (self.option, "-Xlog:disable", "-Xlog:all=error:stderr", f"-Xlog:cds*=warning:file={self.log}")
 
     def warn_if_unused(self) -> None:
         """Log a warning if Java did not accept the archive. Call it once Java is up."""
@@ -65,16 +72,16 @@ class CdsArchive:
     def keep(self) -> None:
         """Move a written archive into the cache. Call it after Java has exited with 0; harmless if none was written."""
         stage, self._stage = self._stage, None
-        if stage is None or self._directory is None:
+        if stage is None or self.directory is None:
             return
         # The cache may be on another file system: move to a draft there first, then rename.
-        draft = self._directory / f"{self._stem}.{os.getpid()}-{time.monotonic_ns()}.draft"
+        draft = self.directory / f"{self._stem}.{os.getpid()}-{time.monotonic_ns()}.draft"
         try:
             shutil.move(stage, draft)
-            draft.rename(self._directory / f"{self._stem}-{checksum(draft)}.jsa")
+            draft.rename(self.directory / f"{self._stem}-{checksum(draft)}.jsa")
         except OSError as error:
             draft.unlink(missing_ok=True)
-            logger.warning("the archive of Spark's classes could not be kept: %s", error)
+            logger.warning("the archive of %s's classes could not be kept: %s", self._program, error)
 
     def _find(self, directory: Path) -> Path | None:
         for path in sorted(directory.glob(f"{self._stem}-*.jsa")):
@@ -85,13 +92,13 @@ class CdsArchive:
                 logger.warning("%s is damaged: it is removed and made again", path)
                 path.unlink(missing_ok=True)
             except OSError as error:
-                logger.warning("Spark starts without its archive of classes: %s", error)
+                logger.warning("%s starts without its archive of classes: %s", self._program, error)
         return None
 
     def _tidy(self, directory: Path) -> None:
         """Remove old drafts of crashed programs, and archives that were not used for 30 days."""
         now = time.time()
-        for path in directory.glob("spark-*"):
+        for path in directory.glob(f"{self._program.lower()}-*"):
             with contextlib.suppress(OSError):
                 age = now - path.stat().st_mtime
                 if age > (_DRAFT_SECONDS if path.suffix == ".draft" else _UNUSED_SECONDS):
