@@ -116,7 +116,7 @@ def stopped_workers(orders: Orders, points: Mapping[int, str]) -> list[int]:
 
 
 def kill_workers(orders: Orders, points: Mapping[int, str], kills: list[str]) -> None:
-    """Kill a worker at each crash point. Those in a recovery have rows to settle: it follows a kill after a commit.
+    """Kill a worker at each crash point. A kill in a recovery follows a kill after a commit: there are rows to settle.
 
     The number of a kill with rows in flight is its place in `kills`, which gets the crash point.
     """

@@ -169,8 +169,8 @@ def test_rows_with_reused_ids_are_sent_after_a_truncate(
             at.sql("TRUNCATE outbox RESTART IDENTITY")
             at.stash(*rows(at.topic, range(sent, sent + 60)))
             assert at.sql("SELECT min(id), max(id) FROM outbox") == [(1, 60)]
-            # The last ten rows have ids that are not in flight, so they are read now. They must not overtake the other
-            # rows.
+            # The last ten rows have ids that are not in flight, so they are read now. These ten must not overtake the
+            # other rows.
             time.sleep(0.5)
         relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
         assert once_in_order(at, sent + 60) == list(range(sent + 60))

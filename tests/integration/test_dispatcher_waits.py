@@ -293,7 +293,7 @@ def leaves():
     assert waiting.flush()
     waiting.close()
 
-# What the parent's threads do at the fork differs.
+# The parent's threads are at another step in each fork.
 for delay in range(4):
     time.sleep(delay / 1000)
     forked(leaves)

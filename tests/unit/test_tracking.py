@@ -535,10 +535,10 @@ def test_large_messages_go_in_transactions_of_a_few_megabytes() -> None:
 
 def test_memory_is_bounded_by_messages_in_progress() -> None:
     messages = Messages()
-    first = messages.add((0, 0), (0, 0, 0), b"q", b"", offset=0, now_ms=0, after_ms=10**9, patience_ms=0)
+    first = messages.add((0, 0), (0, 0, 0), b"q", b"", offset=0, now_ms=0, after_ms=10**9, timeout_ms=0)
     for number in range(1, 50_000):
         origin = (0, number, 0)
-        each = messages.add((0, number), origin, b"q", b"", offset=number, now_ms=number, after_ms=10**9, patience_ms=0)
+        each = messages.add((0, number), origin, b"q", b"", offset=number, now_ms=number, after_ms=10**9, timeout_ms=0)
         messages.remove(each)
     assert len(messages) == 1
     assert messages.first_offset() == first.offset == 0

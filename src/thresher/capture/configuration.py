@@ -86,7 +86,7 @@ class _OwnKeys(Form):
         "[Kafka's properties](#kafkas-properties).",
     )
     consumer: KafkaProperties = Field(
-        default={}, description="Properties of the consumers alone. They override `kafka`."
+        default={}, description="Properties of the consumers alone, which override `kafka`."
     )  # fmt: skip
     shards: int = Field(
         default=1,

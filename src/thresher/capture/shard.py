@@ -1,7 +1,7 @@
 """The two steps of a capture's pipeline, `read` and `apply`, which the engine runs in a Spark Python worker.
 
-`apply` opens the reader at the offsets that are stored in the database. If it finds the stored offsets elsewhere, it
-sends the reader back there. So correctness does not need a single attempt per shard: the stored offsets decide.
+`apply` opens the reader at the offsets that are stored in the database. If another process has moved them meanwhile,
+`apply` sets the reader to the stored offset. So two attempts at one shard do no harm: the stored offsets decide.
 """
 
 import time
@@ -29,9 +29,9 @@ from thresher.kafka.problem import BrokerLost
 from thresher.spark.worker.shard import Shard
 
 _POLL_SECONDS = 0.05
-# The interval to store offsets behind which no record came, and the interval to update the gauges.
+# How often to store what was read if no record came, and how often to update the gauges.
 _PASS_SECONDS, _TELL_SECONDS = 1.0, 0.5
-# Handlers get the server's usual planner settings, not those for polling an outbox.
+# Every session of a shard has the server's usual planner settings: `connect` sets others, for polling an outbox.
 SESSION = "-c enable_seqscan=on -c enable_bitmapscan=on -c plan_cache_mode=auto"
 # A handler may compute between two statements. A take-over ends the session, so the time-out may be long.
 _WITH_HANDLER = f"{SESSION} -c idle_in_transaction_session_timeout=5min"

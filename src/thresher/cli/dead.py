@@ -141,8 +141,9 @@ def replay(
 ) -> None:
     """Put dead rows back into the outbox under their own ids, so that a running relay or tail sends them.
 
-    They count as new rows: their create time is now, and attempts are counted from the start. If several dead rows have
-    one id, because the table's ids began at 1 again, the oldest is put back first, and the others by later replays.
+    Replayed rows count as new: their create time is now, and attempts are counted from the start. If several dead rows
+    have one id, because the table's ids began at 1 again, the oldest is put back first, and later replays put back the
+    others.
     """
     at = chosen_outbox(config, ds, stack, outbox, schema, shape)
     with connect(at.dsn) as connection:

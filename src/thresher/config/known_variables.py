@@ -1,7 +1,7 @@
 """The environment variables that any command of Thresher reads, so that a misspelt one is noticed.
 
-They are listed in `variables.txt`, which `maintenance/variables.py` generates from the forms and the commands. So this
-module imports neither. The variables of Kafka properties are not listed.
+`variables.txt` lists them; `maintenance/variables.py` generates it from the forms and the commands. So this module
+imports neither. The variables of Kafka properties are not listed.
 """
 
 import re

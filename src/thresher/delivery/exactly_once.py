@@ -2,7 +2,8 @@
 
 1. **Recover** (`carrier`): the control row must have our term. `Init` fences the last owner and ends its transaction.
    The control row must still have our term, or the attempt ends and never calls `Init` again. Our claim to the shard
-   must count. The committed progress is read and settled. Only then is the first row read.
+   must count: it has the id that the last owner wrote with (`claims`). The committed progress is read and settled.
+   Only then is the first row read.
 2. **Take** a batch; while there is none, open a transaction ahead of its rows. Rows of a missing topic are held, and
    set aside as dead once their grace is over.
 3. **Publish**: `Begin`, `Produce`, `Flush`; `WriteProgress` only if nothing failed; `Commit` only once the previous
@@ -11,7 +12,7 @@
 5. After a rejected transaction the producer is discarded: the shard recovers as at the start, and reads again. A
    missing topic is then left out of reads, and a row that the broker named is dead. If no row was named, the rows
    are tried by halves: only a row that fails alone is poison.
-6. Rows that were taken and not sent stay in the table. Everything read after them is forgotten, so that nothing
+6. Rows that were taken and not sent stay in the table. Everything read after them is discarded, so that nothing
    overtakes them.
 
 A crash between any two effects loses, repeats and reorders nothing for readers of committed records:

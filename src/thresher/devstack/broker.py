@@ -48,9 +48,9 @@ class Listener:
 class KafkaOptions:
     """How the cluster is set up.
 
-    `users` (name to password) switches the authorizer on. They connect with SASL/PLAIN to a listener of their own, and
-    may do what ACLs allow; clients of the main listener are administrators. `scram` (name to password) are users of a
-    third listener, with SASL_SSL and SCRAM-SHA-512, for which a certificate is made. Without `users`, they may do
+    `users` (name to password) switches the authorizer on. These users connect with SASL/PLAIN to a listener of their
+    own, and may do what ACLs allow; clients of the main listener are administrators. `scram` (name to password) are
+    users of a third listener, with SASL_SSL and SCRAM-SHA-512, for which a certificate is made. Without `users`, all do
     everything. `properties` override all others. `port` and those after it, one per node, must be free; `last_ports`
     are used if they are free.
     """

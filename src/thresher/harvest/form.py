@@ -94,7 +94,7 @@ class _OwnKeys(Form):
     )
     producer: KafkaProperties = Field(
         default={},
-        description="Properties of the producers alone. They override `kafka`.",
+        description="Properties of the producers alone, which override `kafka`.",
     )
     shards: int = Field(
         default=2,

@@ -1,8 +1,8 @@
 """GRANT statements for three Postgres roles: a relay, a writer, and an operator of dead rows.
 
-They are enough for every setting of a relay, for a writer with receipts, and for an operator that lists, shows, puts
-back and drops dead rows. No role may create or change a table: the owner creates all tables, with the DDL that is
-printed with these statements. A role also needs `LOGIN`, and `USAGE` of the schema, which all roles have of `public`.
+The statements are enough for every setting of a relay, for a writer with receipts, and for an operator that lists,
+shows, puts back and drops dead rows. No role may create or change a table: the owner creates all tables, with the DDL
+that is printed with these statements. A role also needs `LOGIN`, and `USAGE` of the schema, which all roles have of `public`.
 """
 
 from collections.abc import Iterator

@@ -155,10 +155,10 @@ class QueueConfig(Form):
         "[Kafka's properties](#kafkas-properties).",
     )
     producer: KafkaProperties = Field(
-        default={}, repr=False, description="Properties of the producers alone. They override `kafka`."
+        default={}, repr=False, description="Properties of the producers alone, which override `kafka`."
     )
     consumer: KafkaProperties = Field(
-        default={}, repr=False, description="Properties of the consumers alone. They override `kafka`."
+        default={}, repr=False, description="Properties of the consumers alone, which override `kafka`."
     )
 
     @field_validator("bootstrap_servers")

@@ -105,7 +105,7 @@ class Settings:
     A setting has the same name as in a configuration file. Settings of `limits` and `topic_locking` may also be given
     singly, as `batch_rows=500`. A single setting overrides its group, and an old name overrides the new one, so that
     `dataclasses.replace` takes both. Values are kept as given: a `Harvest` checks and converts them as those of a file,
-    and takes `shards="2"` for 2. What is missing is in the same report.
+    and takes `shards="2"` for 2. The same report names missing settings.
     """
 
     name: str

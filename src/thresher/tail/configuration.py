@@ -92,7 +92,7 @@ class _OwnKeys(Form):
         Required("where is the broker ('bootstrap.servers')?"),
     ] = Field(default={}, description="Properties of every Kafka client. The names are librdkafka's.")
     producer: KafkaProperties = Field(
-        default={}, description="Properties of the producers alone. They override `kafka`."
+        default={}, description="Properties of the producers alone, which override `kafka`."
     )
     poison: Poison = Field(
         default=Poison.DEAD_LETTER,
@@ -118,8 +118,8 @@ class _OwnKeys(Form):
         default=_LIMITS.buffer_rows,
         ge=1_000,
         le=10_000_000,
-        description="The maximum number of rows that are read ahead. If all of them wait for their topics, all other "
-        "rows wait too.",
+        description="The maximum number of rows that are read ahead. If all of them, or ten thousand, wait for their "
+        "topics, all other rows wait too.",
     )
     buffer_bytes: int = Field(
         default=_LIMITS.buffer_bytes, ge=100_000, description="The approximate maximum of bytes that are read ahead."

@@ -6,8 +6,8 @@ Every outcome becomes certain.
 2. Each transaction commits the group's offset with a unique name as metadata. If its outcome is uncertain, a new
    producer ends it, and the name in the committed offset tells whether it was committed.
 3. The writer checks the partition's claim before and after it fences. See `claims`.
-4. A writer ends if the committed offset is neither the one that it found before nor one that it committed. Another
-   attempt at its shard has continued from there.
+4. If the committed offset has a name that this writer neither found nor wrote, another attempt at its shard has
+   written since: `ProducerFenced` ends the writer.
 
 A crash leaves at most one open transaction, which the successor's `open` ends.
 """

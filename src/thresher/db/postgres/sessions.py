@@ -86,7 +86,7 @@ def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[An
 
 @contextlib.contextmanager
 def explained(rights: str = RIGHTS) -> Iterator[None]:
-    """Raise the driver's errors as `DatabaseRefused` or `DatabaseLost`; `grants` says where missing ones are found."""
+    """Raise the driver's errors as `DatabaseRefused` or `DatabaseLost`; `rights` says where missing ones are found."""
     try:
         yield
     except psycopg.Error as error:

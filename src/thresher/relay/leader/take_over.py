@@ -5,10 +5,11 @@
 3. End the database sessions of older terms: a process that is stopped could hold a lock on the control row for ever.
 4. Write the new term, then repeat steps 2 and 3. From here on, an older leader's shards end at their next look at the
    control row.
-5. If the recorded layout (mode and number of shards) differs from ours, fence every transactional id of the recorded
-   layout and settle what was published with it. Then write our layout. If the layout is the same, each shard recovers
-   by itself.
-6. Unless this relay sweeps, wait for dispatchers that are sending rows. The new layout keeps others from starting.
+5. If the recorded layout (mode and number of shards) differs from ours, or we use topic locks: for each partition of
+   the progress topic, fence the id whose claim counts, and settle what was published. Then write our layout. If the
+   layout is the same, each shard recovers by itself.
+6. Unless this relay sweeps, wait for dispatchers that are sending rows. The new layout keeps other dispatchers from
+   starting.
 """
 
 import logging

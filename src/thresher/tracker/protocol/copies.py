@@ -6,8 +6,8 @@ A copy is a rewritten Start. It holds the message's state when its tracker had r
    copy is not read back yet.
 2. The message's markers between `read_to` and the copy are newer than the copy, although they are read before it. See
    `recent`.
-3. A copy that lies more than the window after `read_to` is void, because those markers are not all remembered. So is a
-   copy with `read_to` below the committed offset: a message in progress would have held that offset back.
+3. A copy is void if more than `window` offsets lie between its `read_to` and itself: `recent` remembers no more. A copy
+   is also void if its `read_to` is below the committed offset: a message in progress would have held that offset back.
 """
 
 from collections.abc import Iterable
@@ -23,10 +23,7 @@ class Copies:
     """The copies of one partition. For one thread."""
 
     def __init__(self, start: int, window: int, *, committed: bool = True) -> None:
-        """The tracker reads from `start` on.
-
-        Without `committed`, that is not a committed offset, and rule 3 does not use it.
-        """
+        """Begin at offset `start`. `committed`: whether `start` is a committed offset, with which rule 3 compares."""
         self._begun_at, self._window = start, window
         self._least_read_to = start if committed else 0
         # During the rebuild, copies by earlier trackers may come.
@@ -95,7 +92,7 @@ def copy_of(message: Started, read_to: int, now_ms: int) -> Marker:
     marker.key = message.queue
     marker.origin_id = marker.origin_id or marker.message_id
     marker.redeliver_after_ms = message.deadline_ms - now_ms
-    marker.timeout_ms = message.patience_ms or None
+    marker.timeout_ms = message.timeout_ms or None
     marker.undelivered = message.undelivered
     if message.id[0] != SYNTHETIC:
         marker.first_started_ms = marker.first_started_ms or message.started_ms

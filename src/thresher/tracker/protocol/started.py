@@ -9,8 +9,8 @@ class Started:
     """One message in progress. Not a dataclass, to save memory: there may be millions."""
 
     __slots__ = (
-        "content", "deadline_ms", "enqueued_ms", "id", "offset", "origin_id", "patience_ms", "queue", "queued_ms",
-        "reject_kind", "reject_reason", "started_ms", "undelivered", "written_ms",
+        "content", "deadline_ms", "enqueued_ms", "id", "offset", "origin_id", "queue", "queued_ms", "reject_kind",
+        "reject_reason", "started_ms", "timeout_ms", "undelivered", "written_ms",
     )  # fmt: skip
 
     def __init__(self, id_: Id, origin: Origin, queue: bytes, content: bytes, *, offset: int, now_ms: int) -> None:
@@ -24,7 +24,7 @@ class Started:
         self.started_ms = now_ms
         self.deadline_ms = self.queued_ms = now_ms
         # The time-out behind the deadline; 0 if no consumer has the message: after a delay, a nack or a reject.
-        self.patience_ms = 0
+        self.timeout_ms = 0
         self.undelivered = False
         # The reason and the kind of the dead letter: rejected by the application, or refused by the message topic.
         self.reject_reason: str | None = None

@@ -55,12 +55,12 @@ class Messages:
         offset: int,
         now_ms: int,
         after_ms: int,
-        patience_ms: int,
+        timeout_ms: int,
     ) -> Started:
         """Add a message that is due after `after_ms`, and return it."""
         message = Started(id_, origin, queue, content, offset=offset, now_ms=now_ms)
         message.deadline_ms = message.queued_ms = now_ms + after_ms
-        message.patience_ms = patience_ms
+        message.timeout_ms = timeout_ms
         self._by_id[id_] = message
         self._live += 1
         self.delayed += id_[0] == SYNTHETIC
@@ -74,7 +74,7 @@ class Messages:
         """Free this message's id for another message. This message is due at once."""
         del self._by_id[message.id]
         self._displaced.setdefault(message.id, []).append(message)
-        message.patience_ms = 0
+        message.timeout_ms = 0
         self.set_deadline(message, now_ms)
 
     def named(self, id_: Id, origin: Origin | None) -> Started | None:
@@ -211,8 +211,8 @@ def _is_current(offset: int, _: int, message: Started) -> bool:
 
 
 def _with_grace(message: Started, resumed_ms: int | None) -> int:
-    if not message.patience_ms:
+    if not message.timeout_ms:
         return 0
     if resumed_ms is None:
         return _NEVER_MS
-    return resumed_ms + min(message.patience_ms // _GRACE_PART, _MOST_GRACE_MS)
+    return resumed_ms + min(message.timeout_ms // _GRACE_PART, _MOST_GRACE_MS)

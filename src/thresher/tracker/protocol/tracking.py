@@ -217,7 +217,7 @@ class Tracking:
             offset=offset,
             now_ms=now,
             after_ms=after,
-            patience_ms=0 if id_[0] == SYNTHETIC else after,
+            timeout_ms=0 if id_[0] == SYNTHETIC else after,
         )
         message.undelivered = marker.undelivered
         self.figures.counts["started"] += 1
@@ -247,7 +247,7 @@ class Tracking:
             offset=read_to,
             now_ms=now,
             after_ms=min(marker.redeliver_after_ms, _LONGEST_MS),
-            patience_ms=min(marker.timeout_ms, _LONGEST_MS),
+            timeout_ms=min(marker.timeout_ms, _LONGEST_MS),
         )
         message.undelivered = marker.undelivered
         message.started_ms = marker.first_started_ms or now
@@ -298,7 +298,7 @@ class Tracking:
             message.reject_reason = marker.reject_reason
             after = 0
         message.undelivered = marker.undelivered
-        message.patience_ms = 0 if marker.released or message.reject_reason is not None else after
+        message.timeout_ms = 0 if marker.released or message.reject_reason is not None else after
         self.messages.set_deadline(message, now + after)
 
     def _redelivering(self, until_ms: int, now: int) -> Transaction:
