@@ -303,6 +303,8 @@ class Kafka:
             "log.cleaner.dedupe.buffer.size": "4194304",
             "num.network.threads": "2",
             "num.io.threads": "4",
+            # A controller alone needs no regular records that nothing has happened: a third of an idle broker's work.
+            **({"metadata.max.idle.interval.ms": "0"} if options.nodes == 1 else {}),
             **self._authorization(),
             **self._security(),
             **options.properties,

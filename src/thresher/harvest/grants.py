@@ -2,7 +2,8 @@
 
 The statements are enough for every setting of a relay, for a writer with receipts, and for an operator that lists,
 shows, puts back and drops dead rows. No role may create or change a table: the owner creates all tables, with the DDL
-that is printed with these statements. A role also needs `LOGIN`, and `USAGE` of the schema, which all roles have of `public`.
+that is printed with these statements. A role also needs `LOGIN`, and `USAGE` of the schema: all roles have that of
+`public`.
 """
 
 from collections.abc import Iterator
