@@ -5,6 +5,7 @@ A course of events that takes seconds is a scenario. All scenarios run concurren
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import threading
@@ -400,22 +401,22 @@ def neli_storm(stage: Stage) -> tuple[int, int]:
         while not over.is_set():
             member = Consumer(consumer_properties(stage.kafka, "storm", ElectionSettings()))
             member.subscribe(["storm.leader"])
+            while not member.memberid() and not over.is_set():
+                member.consume(1, 0.02)
+            # It leaves while it joins. The client of a member without partitions would close without leaving, and the
+            # group would wait for the end of its session.
             joined.append(time.monotonic())
-            deadline = time.monotonic() + 0.7
-            while time.monotonic() < deadline and not over.is_set():
-                member.consume(1, 0.05)
             member.close()
-            over.wait(0.3)
+            over.wait(random.uniform(0.6, 1.4))
 
     with contextlib.ExitStack() as open_:
         watched = [open_.enter_context(Watched(stage.neli("storm"))) for _ in range(3)]
         eventually(lambda: any(each.leads for each in watched), SOON_SECONDS)
-        with ThreadPoolExecutor(2) as pool:
-            storm = [pool.submit(bare) for _ in range(2)]
+        with ThreadPoolExecutor(1) as pool:
+            storm = pool.submit(bare)
             time.sleep(STORM_SECONDS)
             over.set()
-        for each in storm:
-            each.result()
+        storm.result()
         eventually(lambda: sum(each.leads for each in watched) == 1, SESSION_SECONDS)
     assert not overlaps(each.claims for each in watched)
     return len(joined), sum(isinstance(change, Acquired) for each in watched for change in each.changes)
@@ -423,9 +424,9 @@ def neli_storm(stage: Stage) -> tuple[int, int]:
 
 def test_members_joining_and_leaving_never_make_two_leaders(played: Played) -> None:
     joined, leaderships = played["neli_storm"].result()
-    # A member may leave before the group has accepted it.
     assert joined >= 3
-    # Measured: one leadership throughout, because assignment is sticky. A stall of the machine may end one.
+    # Measured: 7 joins and one leadership throughout, because assignment is sticky; without that, 5 leaderships and
+    # more. A stall of the machine may end one.
     assert 1 <= leaderships <= 3
 
 
