@@ -424,7 +424,7 @@ def neli_storm(stage: Stage) -> tuple[int, int]:
 
 def test_members_joining_and_leaving_never_make_two_leaders(played: Played) -> None:
     joined, leaderships = played["neli_storm"].result()
-    assert joined >= 3
+    assert joined >= 2
     # Measured: 7 joins and one leadership throughout, because assignment is sticky; without that, 5 leaderships and
     # more. A stall of the machine may end one.
     assert 1 <= leaderships <= 3
@@ -566,7 +566,9 @@ def neli_graceful(stage: Stage) -> float:
     with Watched(stage.neli("graceful", settings=PATIENT)) as one:
         one.leading()
         with Watched(stage.neli("graceful", settings=PATIENT)) as other:
-            time.sleep(1.0)
+            with Watched(stage.neli("graceful", settings=PATIENT)):
+                time.sleep(1.0)
+            # A standby that did not leave would hold up the election of the next leader for its session.
             assert not other.leads
             began = time.monotonic()
             one.leadership.stop()

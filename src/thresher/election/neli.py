@@ -241,6 +241,9 @@ class Member:
         self._heartbeats = None
         self._candidacy.handle(Withdrawn())
         try:
+            # The client of a standby would close without leaving: whoever leads next would wait for its session to end.
+            with contextlib.suppress(KafkaException):
+                self._consumer.unsubscribe()
             self._consumer.close()
         finally:
             if self._producer is not None:
