@@ -129,7 +129,7 @@ def test_a_server_that_ignores_its_stop_signal_is_killed(tmp_path: Path) -> None
     server = Server("stubborn", tmp_path, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
     server.start(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
     pid = server.pid
-    server.stop(grace_seconds=0.5)
+    assert server.stop(grace_seconds=0.5) == 128 + signal.SIGKILL
     assert not alive(pid)
 
 
@@ -138,8 +138,9 @@ def test_a_paused_server_can_be_stopped(tmp_path: Path) -> None:
     server.start(["sleep", "600"])
     pid = server.pid
     server.send(signal.SIGSTOP)
-    server.stop()
+    assert server.stop() == 128 + signal.SIGTERM
     assert not alive(pid)
+    assert server.stop() is None
 
 
 def test_a_server_that_dies_by_itself_can_still_be_stopped(tmp_path: Path) -> None:

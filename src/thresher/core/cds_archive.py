@@ -22,6 +22,7 @@ from thresher.core.java import Java
 logger = logging.getLogger(__name__)
 
 _DRAFT_SECONDS = 3600.0
+_FAILED_SECONDS = 86400.0
 _UNUSED_SECONDS = 30 * 86400.0
 
 
@@ -69,11 +70,24 @@ class CdsArchive:
                 if complaints := self.log.read_text(errors="replace").strip():
                     logger.warning("Java does not use %s: %s", self.found, complaints.splitlines()[0])
 
-    def keep(self) -> None:
-        """Move a written archive into the cache. Call it after Java has exited with 0; harmless if none was written."""
+    @property
+    def failed(self) -> bool:
+        """Whether making the archive has failed within the last day."""
+        return self.directory is not None and self._failure_in(self.directory).exists()
+
+    def note_failure(self) -> None:
+        """Record that the archive could not be made."""
+        if self.directory is not None:
+            self._failure_in(self.directory).touch()
+
+    def keep(self) -> bool:
+        """Move a written archive into the cache, and return whether it is there.
+
+        Call it after Java has ended without being killed; harmless if none was written.
+        """
         stage, self._stage = self._stage, None
         if stage is None or self.directory is None:
-            return
+            return False
         # The cache may be on another file system: move to a draft there first, then rename.
         draft = self.directory / f"{self._stem}.{os.getpid()}-{time.monotonic_ns()}.draft"
         try:
@@ -82,12 +96,16 @@ class CdsArchive:
         except OSError as error:
             draft.unlink(missing_ok=True)
             logger.warning("the archive of %s's classes could not be kept: %s", self._program, error)
+            return False
+        return True
 
     def _find(self, directory: Path) -> Path | None:
         for path in sorted(directory.glob(f"{self._stem}-*.jsa")):
             try:
                 if path.stem.rsplit("-", 1)[1] == checksum(path):
-                    os.utime(path)
+                    # It counts as used, unless it is another user's.
+                    with contextlib.suppress(PermissionError):
+                        os.utime(path)
                     return path
                 logger.warning("%s is damaged: it is removed and made again", path)
                 path.unlink(missing_ok=True)
@@ -95,13 +113,17 @@ class CdsArchive:
                 logger.warning("%s starts without its archive of classes: %s", self._program, error)
         return None
 
+    def _failure_in(self, directory: Path) -> Path:
+        return directory / f"{self._stem}.failed"
+
     def _tidy(self, directory: Path) -> None:
-        """Remove old drafts of crashed programs, and archives that were not used for 30 days."""
+        """Remove old drafts of crashed programs, failures of yesterday, and archives that were not used for 30 days."""
+        longest = {".draft": _DRAFT_SECONDS, ".failed": _FAILED_SECONDS}
         now = time.time()
         for path in directory.glob(f"{self._program.lower()}-*"):
             with contextlib.suppress(OSError):
                 age = now - path.stat().st_mtime
-                if age > (_DRAFT_SECONDS if path.suffix == ".draft" else _UNUSED_SECONDS):
+                if age > longest.get(path.suffix, _UNUSED_SECONDS):
                     path.unlink()
 
 

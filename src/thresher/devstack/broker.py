@@ -122,17 +122,18 @@ class Kafka:
         self._archive_option = archive_option(self._java, jars.directory_of(version), version, self._run_once)
         self._format_storage()
 
-    def _run_once(self, directory: Path, option: str) -> None:
-        """Start another broker of this version in an empty directory, and stop it."""
+    def _run_once(self, directory: Path, option: str) -> bool:
+        """Start another broker in an empty directory, stop it, and return whether it ended without being killed."""
         trial = Kafka(directory, KafkaOptions(version=self.options.version), sweep=True)
         trial._classpath = self._classpath
         trial._format_storage()
         trial._archive_option = option
+        (server,) = trial.nodes.values()
         try:
             trial.start()
         finally:
-            for server in trial.nodes.values():
-                server.stop(_ARCHIVE_SECONDS)
+            status = server.stop(_ARCHIVE_SECONDS)
+        return status in {0, 128 + signal.SIGTERM}
 
     def _format_storage(self) -> None:
         self._draw_ports()

@@ -118,9 +118,9 @@ class Server:
             raise StackProblem(f"{self.name} could not be started: {command[0]} does not run")
         self._pid = int(line)
 
-    def stop(self, grace_seconds: float = 20.0) -> None:
-        """Shut down cleanly; after the grace, kill. Harmless when it is not running."""
-        self._finish(self._stop_signal, grace_seconds)
+    def stop(self, grace_seconds: float = 20.0) -> int | None:
+        """Shut down cleanly; after the grace, kill. Return the exit status; None if the server was not running."""
+        return self._finish(self._stop_signal, grace_seconds)
 
     def end(self) -> None:
         """Stop as fast as possible, for data that is removed."""
@@ -144,10 +144,10 @@ class Server:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def _finish(self, number: signal.Signals, grace_seconds: float) -> None:
+    def _finish(self, number: signal.Signals, grace_seconds: float) -> int | None:
         keeper = self._keeper
         if keeper is None:
-            return
+            return None
         # A paused process handles no signal but SIGKILL until SIGCONT.
         for each in (number, signal.SIGCONT):
             self._signal_if_there(each)
@@ -157,6 +157,7 @@ class Server:
             self._signal_if_there(signal.SIGKILL)
             keeper.wait()
         self._release()
+        return keeper.returncode
 
     def _signal_if_there(self, number: signal.Signals) -> None:
         # The server may have ended by itself while its keeper still runs.
