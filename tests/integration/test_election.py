@@ -566,9 +566,9 @@ def neli_graceful(stage: Stage) -> float:
     with Watched(stage.neli("graceful", settings=PATIENT)) as one:
         one.leading()
         with Watched(stage.neli("graceful", settings=PATIENT)) as other:
-            with Watched(stage.neli("graceful", settings=PATIENT)):
-                time.sleep(1.0)
             # A standby that did not leave would hold up the election of the next leader for its session.
+            with Watched(stage.neli("graceful", settings=PATIENT)) as third:
+                eventually(lambda: third.leadership.leader, SESSION_SECONDS)
             assert not other.leads
             began = time.monotonic()
             one.leadership.stop()
