@@ -78,22 +78,26 @@ def recovered(handlers: Handlers, book: OutboxProgress) -> list[Progress]:
 
 
 def published(assignment: ShardAssignment, bootstrap: str, book: OutboxProgress) -> int:
-    """Recover, commit one more progress record, and return its number. As a relay does, try again if it was refused."""
+    """Recover, commit one more progress record, and return its number.
+
+    As a relay does, try again if that was refused: the request of an attempt that was given up may arrive late, and
+    fence the next attempt.
+    """
     refusals = 0
     while True:
         with attempt(assignment, bootstrap) as handlers:
             try:
                 records = recovered(handlers, book)
+                number = records[-1].number + 1 if records else 0
+                handlers[Begin](Begin())
+                handlers[WriteProgress](WriteProgress(book.record(number, RowList(), 0)))
+                assert handlers[Commit](Commit())
             except REFUSED:
                 refusals += 1
                 if refusals == ATTEMPTS:
                     raise
-                continue
-            number = records[-1].number + 1 if records else 0
-            handlers[Begin](Begin())
-            handlers[WriteProgress](WriteProgress(book.record(number, RowList(), 0)))
-            assert handlers[Commit](Commit())
-            return number
+            else:
+                return number
 
 
 def coordinated_by(cluster: CutOffCluster, name: str) -> int:
