@@ -567,8 +567,9 @@ def neli_graceful(stage: Stage) -> float:
         one.leading()
         with Watched(stage.neli("graceful", settings=PATIENT)) as other:
             # A standby that did not leave would hold up the election of the next leader for its session.
-            with Watched(stage.neli("graceful", settings=PATIENT)) as third:
-                eventually(lambda: third.leadership.leader, SESSION_SECONDS)
+            standby = stage.neli("graceful", settings=PATIENT)
+            with Watched(standby):
+                eventually(lambda: standby.leader, SESSION_SECONDS)
             assert not other.leads
             began = time.monotonic()
             one.leadership.stop()

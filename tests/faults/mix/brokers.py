@@ -62,7 +62,7 @@ class Brokers:
         asked = self._client.elect_leaders(ElectionType.PREFERRED)
         return any(problem is None for problem in asked.result().values())
 
-    def _end(self, node: int, end: Callable[[], None], seconds: float) -> bool:
+    def _end(self, node: int, end: Callable[[], object], seconds: float) -> bool:
         if not self._kafka.nodes[node].running or self._others_away(node):
             return False
         end()

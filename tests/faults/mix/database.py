@@ -119,7 +119,7 @@ class Database:
             connection.execute(self._on("TRUNCATE {} RESTART IDENTITY"))
         return True
 
-    def _end(self, end: Callable[[], None], seconds: float) -> bool:
+    def _end(self, end: Callable[[], object], seconds: float) -> bool:
         if not self._server.server.running:
             return False
         end()
