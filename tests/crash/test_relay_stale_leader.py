@@ -80,8 +80,7 @@ def recovered(handlers: Handlers, book: OutboxProgress) -> list[Progress]:
 def published(assignment: ShardAssignment, bootstrap: str, book: OutboxProgress) -> int:
     """Recover, commit one more progress record, and return its number.
 
-    As a relay does, try again if that was refused: the request of an attempt that was given up may arrive late, and
-    fence the next attempt.
+    As a relay does, try again if that was refused. Seen once: a commit was fenced, after an attempt that was given up.
     """
     refusals = 0
     while True:
