@@ -93,12 +93,40 @@ def test_a_check_imports_the_functions_and_says_where_it_looked(tmp_path: Path) 
     answer = thresher("config", "check", "-c", str(path), cwd=tmp_path, THRESHER_SHARD="3")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "THRESHER_SHARD: it is not read, did you mean 'THRESHER_SHARDS'?" in answer.stderr
-    assert f"orders_relai:no_drafts cannot be imported: {NOT_FOUND}; looked in {tmp_path}, " in answer.stderr
+    assert f"orders_relai:no_drafts cannot be imported: {NOT_FOUND}; looked in " in answer.stderr
+    assert f", {tmp_path}\n" in answer.stderr
     assert "orders_relay:some_drafts cannot be imported: orders_relay has no some_drafts" in answer.stderr
     answer = thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path, THRESHER_SHARD="3")
     told = json.loads(answer.stdout)
     assert (answer.returncode, told["works"]) == (2, False)
     assert [problem["key"] for problem in told["problems"]] == ["transform", "transform", "THRESHER_SHARD"]
+
+
+@pytest.mark.parametrize("command", [["-m", "thresher"], [str(Path(sys.executable).with_name("thresher"))]])
+def test_no_module_of_the_working_directory_is_imported(tmp_path: Path, command: list[str]) -> None:
+    planted, etc = tmp_path / "planted", tmp_path / "etc"
+    for place in (planted, etc):
+        place.mkdir()
+        for module in ("typer", "pyarrow", "yaml", "drafts"):
+            (place / f"{module}.py").write_text("raise SystemExit('PLANTED')\n")
+    (etc / "drafts.py").write_text("import pyarrow\n\ndef dropped(batch):\n    return batch\n")
+    least = "name: orders\ndata_source: host=db\nkafka: {bootstrap.servers: k:1}\ntransform: drafts:dropped\n"
+    (etc / "relay.yaml").write_text(least)
+
+    def check() -> "subprocess.CompletedProcess[str]":
+        told = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+        words = [sys.executable, *command, "config", "check", "-c", "../etc/relay.yaml"]
+        return subprocess.run(words, cwd=planted, env=told, capture_output=True, text=True, check=False)
+
+    found = check()
+    assert (found.returncode, found.stderr) == (0, "")
+    for mode, culprit in ((0o777, etc), (0o666, etc / "drafts.py")):
+        culprit.chmod(mode)
+        refused = check()
+        assert refused.returncode == 2
+        assert f"functions are not looked for in {etc}: every user may write to {culprit}" in refused.stderr
+        assert "No module named 'drafts'" in refused.stderr
+        culprit.chmod(0o755)
 
 
 def test_a_check_imports_functions_despite_other_mistakes(tmp_path: Path) -> None:
@@ -145,7 +173,6 @@ def test_the_keys_of_a_file_decide_its_pipeline(tmp_path: Path, key: str, pipeli
 
 
 def test_files_of_tails_and_captures_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "pipeline.yaml"
     least = "name: orders\ndata_source: host=db\nkafka: {bootstrap.servers: k:1}\n"
@@ -153,7 +180,7 @@ def test_files_of_tails_and_captures_are_checked_too(tmp_path: Path, monkeypatch
     with pytest.raises(ConfigurationInvalid, match=r"topics.orders.handler: orders_relai:no_drafts cannot be imported"):
         check(path, Pipeline.CAPTURE)
     path.write_text(f"{least}transform: [orders_relai:no_drafts]\n")
-    with pytest.raises(ConfigurationInvalid, match=f"{NOT_FOUND}; looked in {tmp_path}, "):
+    with pytest.raises(ConfigurationInvalid, match=f"{NOT_FOUND}; looked in .*, {tmp_path}"):
         check(path, Pipeline.TAIL)
 
 

@@ -89,6 +89,22 @@ def test_a_jar_changed_in_the_cache_is_named_not_used(repository: Path) -> None:
         jars.jars_of(VERSION)
 
 
+def test_jars_that_another_user_could_change_are_not_used(repository: Path) -> None:
+    directory = jars.jars_of(VERSION)
+    jar = sorted(directory.glob("*.jar"))[0]
+    jar.chmod(0o666)
+    with pytest.raises(JarMismatch, match=f"every user may write to {jar}"):
+        jars.jars_of(VERSION)
+    jar.chmod(0o644)
+    directory.parent.chmod(0o777)
+    with pytest.raises(PlaceUnusable, match=f"every user may write to {directory.parent}. Set THRESHER_CACHE"):
+        jars.jars_of(VERSION)
+    shutil.rmtree(directory)
+    with pytest.raises(PlaceUnusable, match=f"every user may write to {directory.parent}"):
+        jars.jars_of(VERSION)
+    assert not directory.exists()
+
+
 def test_a_jar_that_is_not_locked_is_not_run(repository: Path) -> None:
     directory = jars.jars_of(VERSION)
     (directory / "evil.jar").write_bytes(b"")

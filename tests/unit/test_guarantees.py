@@ -17,7 +17,7 @@ PARTS = [
     "Outbox writer", "Relay, exactly once", "Relay, at least once", "Relay and its servers",
     "Rows and topics that cannot be sent", "Health and figures", "Engine", "Election", "Harvest", "Configuration",
     "Queues", "Tracker", "Publisher", "Dispatcher and sweeper", "Inbox", "Topic locks", "Tail", "Capture", "Archive",
-    "Deimos' tables", "Load generator and checker", "Local stack",
+    "Deimos' tables", "Load generator and checker", "Local stack", "Other users of the machine, the network and the terminal",
 ]  # fmt: skip
 CELLS = ["promise", "why it holds", "test", "mutant"]
 

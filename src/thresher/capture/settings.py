@@ -39,6 +39,11 @@ class CaptureSettings:
         return tuple(each.topic for each in self.mappings)
 
     @property
+    def functions(self) -> tuple[str, ...]:
+        """The paths of handlers and decoders."""
+        return tuple(path for each in self.mappings for path in (each.handler, each.decoder) if path)
+
+    @property
     def reader(self) -> Mapping[str, Any]:
         """The properties of its consumers."""
         return {**self.kafka, **self.consumer}

@@ -297,8 +297,10 @@ def drop(ids: Ids = None, config: ConfigFile = None, stack: StackName = None) ->
 
 def _load(config: Path | None, flags: Mapping[str, Any], remarks: list[str]) -> "CaptureConfiguration":
     from thresher.capture.configuration import load_capture_config  # noqa: PLC0415
+    from thresher.config.function_paths import search_beside  # noqa: PLC0415
 
     loaded = load_capture_config(config, flags, os.environ, warn=remarks.append)
+    remarks += search_beside(config, loaded.settings.functions)
     hide(loaded.completed.secrets.mask)
     return loaded
 

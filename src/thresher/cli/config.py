@@ -59,14 +59,12 @@ def check(
 ) -> None:
     """Check a configuration, and report every problem at once; exit code 2 if there is one.
 
-    Environment variables count, as for 'thresher run'. Transforms, handlers and decoders are imported from the current
-    directory and Python's path, as 'thresher run' does. No server is contacted.
+    Environment variables count, as for 'thresher run'. Transforms, handlers and decoders are imported as
+    'thresher run' does: from Python's path, then from the directory of the file. No server is contacted.
     """
     # Imported here: the other commands work without the relay's packages.
     from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
 
-    # 'thresher run' and its workers import functions from the current directory too.
-    sys.path.insert(0, str(Path.cwd()))
     remarks: list[str] = []
     chosen = pipeline or Pipeline.RELAY
     try:
@@ -113,7 +111,7 @@ def _tell(remarks: list[str], *, as_json: bool) -> None:
 
 
 def _relay(config: Path | None, remarks: list[str]) -> Checked:
-    loaded = _load(config, remarks.append, _imported(_transforms, remarks))
+    loaded = _load(config, remarks.append, _imported(_transforms, config, remarks))
     settings, election = loaded.settings, loaded.election.kind
     return Checked(
         line=f"relay {settings.name} of {settings.outbox}, {settings.delivery}, shards {settings.shards}, "
@@ -129,7 +127,9 @@ def _relay(config: Path | None, remarks: list[str]) -> Checked:
 def _tail(config: Path | None, remarks: list[str]) -> Checked:
     from thresher.tail.configuration import load_tail_config  # noqa: PLC0415
 
-    loaded = load_tail_config(config, {}, os.environ, warn=remarks.append, rules=[_imported(_transforms, remarks)])
+    loaded = load_tail_config(
+        config, {}, os.environ, warn=remarks.append, rules=[_imported(_transforms, config, remarks)]
+    )
     settings, election = loaded.settings, loaded.form.election
     return Checked(
         line=f"tail {settings.name} of {settings.outbox}, slot {settings.slot_name}, election {election}",
@@ -145,28 +145,30 @@ def _capture(config: Path | None, remarks: list[str]) -> Checked:
     from thresher.capture.configuration import load_capture_config  # noqa: PLC0415
 
     loaded = load_capture_config(
-        config, {}, os.environ, warn=remarks.append, rules=[_imported(_handlers_and_decoders, remarks)]
+        config, {}, os.environ, warn=remarks.append, rules=[_imported(_handlers_and_decoders, config, remarks)]
     )
     settings, election = loaded.settings, loaded.form.election
     topics = [mapping.topic for mapping in settings.mappings]
-    named = [path for mapping in settings.mappings for path in (mapping.handler, mapping.decoder)]
     return Checked(
         line=f"capture {settings.name} of {', '.join(topics)}, shards {settings.shards}, election {election}",
         facts={"name": settings.name, "topics": topics, "shards": settings.shards, "election": election.value},
-        functions=tuple(filter(None, named)),
+        functions=settings.functions,
     )
 
 
 _READERS = {Pipeline.RELAY: _relay, Pipeline.TAIL: _tail, Pipeline.CAPTURE: _capture}
 
 
-def _imported(functions: "Callable[[Mapping[str, Any]], list[Function]]", remarks: list[str]) -> "Rule":
+def _imported(
+    functions: "Callable[[Mapping[str, Any]], list[Function]]", config: Path | None, remarks: list[str]
+) -> "Rule":
     """Return the rule that every well-formed function path can be imported, even if other keys have problems."""
     from thresher.config.form import Rule  # noqa: PLC0415
 
     return Rule(
-        frozenset({"spark_master"}), lambda form, given: _unusable(functions(given), form.spark_master, remarks)
-    )  # fmt: skip
+        frozenset({"spark_master"}),
+        lambda form, given: _unusable(functions(given), config, form.spark_master, remarks),
+    )
 
 
 def _transforms(given: Mapping[str, Any]) -> "list[Function]":
@@ -187,8 +189,11 @@ def _handlers_and_decoders(given: Mapping[str, Any]) -> "list[Function]":
     ]
 
 
-def _unusable(functions: "list[Function]", master: str | None, remarks: list[str]) -> "Iterator[Problem]":
+def _unusable(
+    functions: "list[Function]", config: Path | None, master: str | None, remarks: list[str]
+) -> "Iterator[Problem]":
     """Import the functions, and yield a problem for each failure. If executors elsewhere run them, only remark it."""
+    from thresher.config.function_paths import search_beside  # noqa: PLC0415
     from thresher.spark.problem import StepUnusable  # noqa: PLC0415
     from thresher.spark.session.settings import is_local  # noqa: PLC0415
     from thresher.spark.worker.chain import resolve  # noqa: PLC0415
@@ -197,6 +202,7 @@ def _unusable(functions: "list[Function]", master: str | None, remarks: list[str
         paths = ", ".join(path for _, path, _ in functions)
         remarks.append(f"{paths}: not imported here, because executors of {master} will run it")
         return
+    remarks += search_beside(config, [path for _, path, _ in functions])
     for key, path, arguments in functions:
         try:
             # An imported module may print, and standard output is for the report.

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,16 +46,16 @@ def run(
     """
     # Imported here: the other commands work without the relay's packages.
     from thresher.cli.serving import pages_shown  # noqa: PLC0415
+    from thresher.config.function_paths import search_beside  # noqa: PLC0415
     from thresher.harvest.configuration import load  # noqa: PLC0415
     from thresher.harvest.harvest import Harvest  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
 
-    # The workers import transforms from the current directory too.
-    sys.path.insert(0, str(Path.cwd()))
     given = with_stack(flags, stack)
     overrides = {**given, "log_level": "debug"} if verbose else given
     remarks: list[str] = []
     loaded = load(config, overrides, os.environ, warn=remarks.append, otherwise=_local_stack)
+    remarks += search_beside(config, loaded.settings.transform)
     hide(loaded.secrets.mask)
     configure_logging(loaded.log_format, loaded.log_level)
     mask_logs(loaded.secrets)

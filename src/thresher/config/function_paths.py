@@ -1,11 +1,19 @@
-"""Functions that a configuration names by import path, `package.module:function`, so that workers can import them."""
+"""Functions that a configuration names by import path, `package.module:function`, so that workers can import them.
+
+A function is looked for in Python's own path first, and then in the directory of the configuration file, if no other
+user may write there. The working directory is not searched: whoever may write there could plant a module.
+"""
 
 import re
+import sys
+from collections.abc import Collection
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
 from thresher.core.errors import shorten
+from thresher.core.trusted_path import why_untrusted
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -44,6 +52,29 @@ def _path_of(function: object) -> str:
     # A worker cannot import a lambda, a nested function, or a function of the main program.
     findable = is_function_path(path) and not path.startswith("__main__:")
     return path if findable else "module:function"
+
+
+def search_beside(file: Path | None, functions: Collection[str | None]) -> list[str]:
+    """Let functions be imported from the directory of the configuration file, after all other places.
+
+    Returns a remark if another user may write there: then it is not searched. Workers on this machine search the same
+    places in the same order.
+    """
+    if file is None or not any(functions):
+        return []
+    directory = file.resolve().parent
+    for place in (directory, *_importable(directory)):
+        if why := why_untrusted(place):
+            return [f"functions are not looked for in {directory}: {why}"]
+    if str(directory) not in sys.path:
+        sys.path.append(str(directory))
+    return []
+
+
+def _importable(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if path.suffix in {".py", ".pyc", ".so"} or path.is_dir())
 
 
 # The type of a key that names a function or a list of functions. Every malformed path is reported.

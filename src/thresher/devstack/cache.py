@@ -1,7 +1,8 @@
 """The cache of files that are downloaded or copied once: filled in a temporary directory, then renamed under a lock.
 
 A directory in the cache is complete or absent. A crash, a full disk or a lost network leaves only a temporary
-directory (stage), which the next process that takes the lock removes.
+directory (stage), which the next process that takes the lock removes. A directory that another user may write to is
+not used.
 """
 
 import contextlib
@@ -11,18 +12,24 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from thresher.core.directories import make_writable
+from thresher.core.directories import PlaceUnusable, make_writable
+from thresher.core.trusted_path import why_untrusted
 
 
 @contextlib.contextmanager
 def staged(target: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Give the target and, if it is missing, a stage to fill. Leaving without an error renames the stage."""
+    """Give the target and, if it is missing, a stage to fill. Leaving without an error renames the stage.
+
+    Raises `PlaceUnusable` if another user may write to the target or to a directory above it.
+    """
     if target.is_dir():
+        _require_trusted(target)
         yield target, None
         return
-    make_writable(target.parent, "THRESHER_CACHE")
+    _require_trusted(make_writable(target.parent, "THRESHER_CACHE"))
     with locked(target.with_name(f"{target.name}.lock")):
         if target.is_dir():
+            _require_trusted(target)
             yield target, None
             return
         for left in target.parent.glob(f"{target.name}.stage*"):
@@ -34,6 +41,14 @@ def staged(target: Path) -> Iterator[tuple[Path, Path | None]]:
             stage.rename(target)
         finally:
             shutil.rmtree(stage, ignore_errors=True)
+
+
+def _require_trusted(place: Path) -> None:
+    if why := why_untrusted(place):
+        raise PlaceUnusable(
+            f"{place} is not used, because programs in it could be another user's: {why}. Set THRESHER_CACHE to a "
+            "directory that only you may write to."
+        )
 
 
 def write_whole(path: Path, text: str) -> None:

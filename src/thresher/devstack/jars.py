@@ -2,7 +2,8 @@
 
 1. The lock file lists coordinates and digest of each jar. Dependencies are not resolved, so versions cannot change.
 2. Ivy downloads them into a stage; each is verified; the stage is renamed into the cache. See `cache`.
-3. At each start they are verified again: a jar that was changed on disk is refused, with its name.
+3. At each start they are verified again: a jar that was changed on disk, or that another user may change, is refused,
+   with its name.
 
 THRESHER_IVY_SETTINGS names an Ivy settings file, to download from a mirror.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from thresher.core.directories import cache_home
 from thresher.core.java import find_java
+from thresher.core.trusted_path import why_untrusted
 from thresher.devstack.cache import staged
 from thresher.devstack.problem import BadRequest, JarMismatch, StackProblem
 from thresher.devstack.server import run_tool
@@ -119,6 +121,9 @@ def verify(jars: tuple[Jar, ...], directory: Path, remedy: str) -> None:
             continue
         if digest != jar.sha256:
             wrong.append(f"{jar.file} has SHA-256 {digest}, the lock says {jar.sha256}")
+        elif why := why_untrusted(directory / jar.file):
+            # It could be changed after it was verified.
+            wrong.append(why)
     if wrong:
         raise JarMismatch(f"{'; '.join(wrong)}. Not used: {remedy}.")
 

@@ -199,7 +199,7 @@ class NamedStack:
         places = {"THRESHER_STATE": str(state_home()), "THRESHER_CACHE": str(cache_home())}
         with self.host_log.open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "thresher.devstack.host", self.name],
+                [sys.executable, "-P", "-m", "thresher.devstack.host", self.name],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ class DemoProcess:
     ) -> None:
         """`what` is its name in errors. With `output`, the caller reads its standard output, and not the log."""
         self._what, self._log, self._output = what, log, output
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = [sys.executable, "-P", "-m", module, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,8 +52,6 @@ def run(
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
     from thresher.tail.tail import Tail  # noqa: PLC0415
 
-    # The workers import transforms from the current directory too.
-    sys.path.insert(0, str(Path.cwd()))
     loaded = _loaded(config, stack, {**flags, "log_level": "debug"} if verbose else flags)
     keys = loaded.form
     tail = Tail(
@@ -125,11 +122,13 @@ def leave(config: ConfigFile = None, stack: StackName = None, *, flags: Mapping[
 
 
 def _loaded(config: Path | None, stack: str | None, flags: Mapping[str, Any]) -> "TailConfiguration":
+    from thresher.config.function_paths import search_beside  # noqa: PLC0415
     from thresher.tail.configuration import load_tail_config  # noqa: PLC0415
 
     remarks: list[str] = []
     loaded = load_tail_config(config, with_stack(flags, stack), os.environ, warn=remarks.append)
     completed, keys = loaded.completed, loaded.form
+    remarks += search_beside(config, loaded.settings.transforms)
     hide(completed.secrets.mask)
     configure_logging(keys.log_format, keys.log_level)
     mask_logs(completed.secrets)
