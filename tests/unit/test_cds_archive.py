@@ -138,3 +138,32 @@ def test_old_leftovers_go_at_the_next_start(tmp_path: Path, cache: Path) -> None
 
 def test_no_archive_is_made_when_switched_off(tmp_path: Path) -> None:
     assert archive(tmp_path, make=False).java_options() == ()
+
+
+@pytest.mark.parametrize("place", ["file", "directory", "above"])
+def test_an_archive_that_others_may_write_is_not_used(
+    tmp_path: Path, cache: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = archive(tmp_path)
+    stage(made)
+    made.keep()
+    found = archive(tmp_path).found
+    assert found is not None
+    writable = {"file": found, "directory": cache, "above": cache.parent}[place]
+    writable.chmod(0o775 if place == "directory" else 0o777)
+    user = archive(tmp_path)
+    assert user.found is None
+    assert f"{writable} is writable for others" in caplog.text
+    assert place == "file" or user.java_options() == ()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_an_archive_of_a_permissive_umask_is_used(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        made = archive(tmp_path)
+        stage(made)
+        made.keep()
+    finally:
+        os.umask(before)
+    assert archive(tmp_path).found is not None

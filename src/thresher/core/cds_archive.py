@@ -4,7 +4,8 @@
    name holds a checksum too, because Java crashes on a damaged archive.
 2. If the cache has no archive, the JVM writes one when it exits, into its own temporary directory. The archive is then
    moved into the cache. Concurrent JVMs therefore do not collide, and a killed one leaves nothing in the cache.
-3. Without a usable archive the start takes longer, and the log says why. Nothing else changes.
+3. Java runs what an archive holds. One that another account of the machine could have written is never used.
+4. Without a usable archive the start takes longer, and the log says why. Nothing else changes.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from thresher.core.directories import PlaceUnusable, cache_home, make_writable
 from thresher.core.java import Java
+from thresher.core.ownership import changeable_by_others
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +43,8 @@ class CdsArchive:
         self.found: Path | None = None
         self._stage: Path | None = None
         try:
-            self.directory = make_writable(cache_home() / name, "THRESHER_CACHE")
-        except PlaceUnusable as error:
+            self.directory = _private(make_writable(cache_home() / name, "THRESHER_CACHE"))
+        except (PlaceUnusable, OSError) as error:
             logger.warning("%s starts without an archive of its classes: %s", program, error)
             return
         self._tidy(self.directory)
@@ -92,6 +94,7 @@ class CdsArchive:
         draft = self.directory / f"{self._stem}.{os.getpid()}-{time.monotonic_ns()}.draft"
         try:
             shutil.move(stage, draft)
+            draft.chmod(0o644)  # whatever the umask is: an archive that a group may write would not be used
             draft.rename(self.directory / f"{self._stem}-{checksum(draft)}.jsa")
         except OSError as error:
             draft.unlink(missing_ok=True)
@@ -102,6 +105,9 @@ class CdsArchive:
     def _find(self, directory: Path) -> Path | None:
         for path in sorted(directory.glob(f"{self._stem}-*.jsa")):
             try:
+                if danger := changeable_by_others(path):
+                    logger.warning("%s starts without its archive of classes: %s", self._program, danger)
+                    continue
                 if path.stem.rsplit("-", 1)[1] == checksum(path):
                     # It counts as used, unless it is another user's.
                     with contextlib.suppress(PermissionError):
@@ -125,6 +131,13 @@ class CdsArchive:
                 age = now - path.stat().st_mtime
                 if age > longest.get(path.suffix, _UNUSED_SECONDS):
                     path.unlink()
+
+
+def _private(directory: Path) -> Path:
+    """Return the directory. Raises `PlaceUnusable` if another account could change what is in it."""
+    if danger := changeable_by_others(directory):
+        raise PlaceUnusable(f"{danger}: take that right away, or point THRESHER_CACHE elsewhere")
+    return directory
 
 
 def checksum(path: Path) -> str:

@@ -43,7 +43,8 @@ def make_writable(directory: Path, variable: str) -> Path:
     try:
         for place in reversed((directory, *directory.parents)):
             if not place.exists():
-                place.mkdir(exist_ok=True)
+                # Whatever the umask is: a group that may write could replace what we run.
+                place.mkdir(mode=0o755, exist_ok=True)
                 if os.geteuid() == 0:
                     # Independent of the umask, because the database's account has to enter it.
                     place.chmod(0o755)
