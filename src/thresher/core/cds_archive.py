@@ -19,7 +19,7 @@ from pathlib import Path
 
 from thresher.core.directories import PlaceUnusable, cache_home, make_writable
 from thresher.core.java import Java
-from thresher.core.ownership import changeable_by_others
+from thresher.core.trusted_path import why_untrusted
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class CdsArchive:
         self._stage: Path | None = None
         try:
             self.directory = _private(make_writable(cache_home() / name, "THRESHER_CACHE"))
-        except (PlaceUnusable, OSError) as error:
+        except PlaceUnusable as error:
             logger.warning("%s starts without an archive of its classes: %s", program, error)
             return
         self._tidy(self.directory)
@@ -105,7 +105,7 @@ class CdsArchive:
     def _find(self, directory: Path) -> Path | None:
         for path in sorted(directory.glob(f"{self._stem}-*.jsa")):
             try:
-                if danger := changeable_by_others(path):
+                if danger := why_untrusted(path):
                     logger.warning("%s starts without its archive of classes: %s", self._program, danger)
                     continue
                 if path.stem.rsplit("-", 1)[1] == checksum(path):
@@ -134,10 +134,11 @@ class CdsArchive:
 
 
 def _private(directory: Path) -> Path:
-    """Return the directory. Raises `PlaceUnusable` if another account could change what is in it."""
-    if danger := changeable_by_others(directory):
+    """Return the real directory. Raises `PlaceUnusable` if another user could change what is in it."""
+    real = directory.resolve()
+    if danger := why_untrusted(real):
         raise PlaceUnusable(f"{danger}: take that right away, or point THRESHER_CACHE elsewhere")
-    return directory
+    return real
 
 
 def checksum(path: Path) -> str:
