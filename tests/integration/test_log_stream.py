@@ -14,6 +14,7 @@ from thresher.db.postgres.replication.connection import ReplicationConnection, S
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.devstack.postgres import Postgres, PostgresOptions
 from thresher.outbox import Message, Outbox, Shape, create_schema
+from thresher.tail.log_reader import LogReader
 from thresher.tail.log_source import TableSource
 from thresher.tail.slot import check_slot, require_readable, retained_bytes
 
@@ -101,7 +102,6 @@ def test_a_large_transaction_comes_in_parts(log: Logged) -> None:
         first = stream.read(1_000, 2**30, 60)
         assert first is not None
         assert 0 < len(first.rows) <= 1_000
-        # The transaction of the slot's own mark ended before.
         assert first.ended < first.positions[0].commit
         chunks = [first, *read_rows(stream, 100_000 - len(first.rows))]
         positions = [position for chunk in chunks for position in chunk.positions]
@@ -404,3 +404,19 @@ def test_headers_are_read_as_by_a_relay(log: Logged) -> None:
     assert [(row[2], row[5], row[6], row[9]) for row in rows] == [
         ("a", (), (), "headers"), ("b", ("x", "y"), (b"1", b"2"), None), ("c", (), (), None),
     ]  # fmt: skip
+
+
+def test_a_tables_tail_is_sent_no_messages(log: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any login may write them, of up to a gigabyte each."""
+    feed, received = LogReader.feed, list[int]()
+
+    def feeding(reader: LogReader, frame: bytes) -> None:
+        received.append(len(frame))
+        feed(reader, frame)
+
+    monkeypatch.setattr(LogReader, "feed", feeding)
+    log.connection.execute("SELECT pg_logical_emit_message(true, 'x', repeat('x', 1000000))")
+    log.stash("one")
+    with log.stream() as stream:
+        assert topics(read_rows(stream, 1)) == ["one"]
+    assert max(received) < 100_000

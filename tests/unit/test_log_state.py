@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from thresher.db import TableName
-from thresher.db.log_slots import LogSlot
+from thresher.db.log_slots import LogSlot, SlotMark, mark_of
 from thresher.db.postgres.replication.connection import SystemIdentity
 from thresher.db.problem import DatabaseLost
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import LogSource, TableSource
-from thresher.tail.log_span import UNKNOWN, LogSpan, behind_mark, changed, goes_on, since_mark
+from thresher.tail.log_span import UNKNOWN, LogSpan, changed, goes_on, since_mark
 from thresher.tail.log_state import (
     LogState,
     Missing,
@@ -107,17 +107,19 @@ def test_a_span_goes_on_from_where_it_began() -> None:
 
 
 def test_transactions_after_a_mark_are_in_the_log() -> None:
-    assert since_mark(900, 700) == 701
-    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "transaction ids wrap around in the WAL, and not here"
-    assert since_mark(900, 899) == 900
-    assert since_mark(900, 950) == 900, "the slot was made later"
+    span, mark = LogSpan(published="1/2/3/4", first_xid=900), SlotMark(published="1/2/3/4", position=70, first_xid=700)
+    assert since_mark(span, mark, 70) == replace(span, first_xid=700)
+    assert since_mark(span, None, 70) == span
+    assert since_mark(span, mark, 71) == span, "the slot was made later, or advanced by others"
+    assert since_mark(span, replace(mark, published="1/9/3/4"), 70) == span, "inserts may have been left out"
+    assert since_mark(span, replace(mark, first_xid=950), 70) == span
 
 
-def test_a_mark_read_after_the_first_record_counts() -> None:
-    """A position before the mark may be recorded first, by a tail that was then killed."""
-    recorded = goes_on(LogSpan(published="1/2/3/4", first_xid=900), LogSpan(published="1/2/3/4", first_xid=950))
-    assert behind_mark(recorded, 701).first_xid == 701
-    assert behind_mark(recorded, 920).first_xid == 900, "another slot was made later"
+def test_a_mark_is_read_from_its_note_alone() -> None:
+    mark = SlotMark(published="1/2/3,5/4", position=2**33 + 7, first_xid=2**32 + 5)
+    assert mark_of(mark.note) == mark
+    for other in (None, "", "orders for the shop", f"{mark.note} or so"):
+        assert mark_of(other) is None
 
 
 def test_positions_beyond_a_timelines_end_mean_nothing() -> None:

@@ -284,17 +284,6 @@ def test_an_unreadable_message_becomes_a_row_that_holds_it() -> None:
     assert (row[0], row[2], row[4], row[9]) == (40, "", b"\x09rubbish", "message")
 
 
-def test_a_mark_tells_when_the_slot_was_made() -> None:
-    made = reader()
-    for prefix, transactional in (("thresher-slot", False), ("thresher-slots", True)):
-        made.feed(wire.data(wire.begin(900), 1))
-        made.feed(wire.data(wire.message(40, prefix, b"", transactional=transactional), 40))
-        assert not made.marks
-    made.feed(wire.data(wire.message(41, "thresher-slot", b"1/2"), 41))
-    assert made.marks == {b"1/2": 7}
-    assert made.take() is None
-
-
 def test_a_table_source_reads_no_messages() -> None:
     made = reader()
     made.feed(wire.data(wire.begin(900), 1))

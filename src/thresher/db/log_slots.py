@@ -1,6 +1,11 @@
 """A replication slot, a publication and the server, as Postgres describes them: what a tail needs to know."""
 
+import re
 from dataclasses import dataclass
+
+from thresher.db.lsn import lsn_number, lsn_text
+
+_NOTE = re.compile(r"thresher: slots have all inserts since transaction (\d+) and (\S+), published as (\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +57,31 @@ class Publication:
     inserts: bool
     includes_table: bool
     row_filter: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotMark:
+    """Notes, beside the publication, since when a slot has all inserts: it was written after the slot was made.
+
+    A slot that was confirmed at `position` or before has all inserts of the transaction `first_xid` and of later ones,
+    as long as the publication is as it was then. A slot that was made later is confirmed beyond the position.
+    """
+
+    published: str
+    position: int
+    first_xid: int
+
+    @property
+    def note(self) -> str:
+        """The mark as the text of a comment."""
+        since = f"transaction {self.first_xid} and {lsn_text(self.position)}"
+        return f"thresher: slots have all inserts since {since}, published as {self.published}"
+
+
+def mark_of(note: str | None) -> SlotMark | None:
+    """Return the mark that a comment holds; None if it is not ours."""
+    found = _NOTE.fullmatch(note or "")
+    if found is None:
+        return None
+    first_xid, position, published = found.groups()
+    return SlotMark(published=published, position=lsn_number(position), first_xid=int(first_xid))

@@ -22,8 +22,11 @@ from thresher.delivery.stored_rows import FEW, FewRows, micros
 
 _FLAWS = {
     "too-large": (Kind.TOO_LARGE, "its key, value or headers are larger than any record can be"),
-    "headers": (Kind.MALFORMED, "its headers are arrays of arrays"),
-    "message": (Kind.MALFORMED, "its message in the log has an unknown encoding; the value holds the whole message"),
+    "headers": (Kind.MALFORMED, "its headers are arrays of arrays, or more than 10,000"),
+    "message": (
+        Kind.MALFORMED,
+        "its message in the log cannot be read, or has too many headers; the value holds the whole message",
+    ),
     "timestamp": (Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"),
 }
 # The end of the year 9999 in microseconds: Kafka's clients cannot show a later time, and it is surely a mistake.

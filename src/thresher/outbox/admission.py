@@ -21,8 +21,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RECORD_BYTES = 70
 _HEADER_BYTES = 10
 _LARGEST_PARTITION = 2**31 - 1
+# Headers of one message. A header takes a hundred bytes of memory in a relay or tail, however short it is.
+MOST_HEADERS = 10_000
 # How many topics and header names are remembered. An application has few; the bound is for one that has many.
 _REMEMBERED = 4096
+# Longer header names are not remembered: together they could take much memory.
+_REMEMBERED_BYTES = 256
 
 
 class InvalidMessage(InvalidInput):
@@ -113,6 +117,8 @@ class Admission:
                     data = content if content.__class__ is bytes else _to_bytes(_header(name), content)
                     values.append(data)
                     size += len(data)
+            if len(names) > MOST_HEADERS:
+                _refuse_headers(len(names))
         if size > self._message_bytes:
             self._refuse_size(message, size)
         if partition is not None:
@@ -147,6 +153,8 @@ class Admission:
             names.append(name)
             values.append(text)
             size += name_bytes + _HEADER_BYTES + len(text.encode())
+        if len(names) > MOST_HEADERS:
+            _refuse_headers(len(names))
         if size > self._limits.message_bytes:
             self._refuse_size(message, size)
         return (message.topic, key, value, tuple(names), tuple(values))
@@ -188,7 +196,8 @@ class Admission:
         if len(self._name_bytes) >= _REMEMBERED:
             self._name_bytes.clear()
         size = len(_to_text("header name", name).encode())
-        self._name_bytes[name] = size
+        if size <= _REMEMBERED_BYTES:
+            self._name_bytes[name] = size
         return size
 
     def _refuse_size(self, message: Message, size: int) -> None:
@@ -207,6 +216,10 @@ def _refuse_field(message: Message, field: str, rule: str) -> None:
     """Refuse a message with a value in a field that the table cannot hold."""
     if (value := getattr(message, field)) is not None:
         raise InvalidMessage(field, shorten(value), rule)
+
+
+def _refuse_headers(count: int) -> None:
+    raise InvalidMessage("headers", f"{count:,} headers", f"at most {MOST_HEADERS:,} are allowed")
 
 
 def _admit_message(message: object) -> None:

@@ -12,12 +12,15 @@
 
 It is encoded and decoded here by hand: an application needs no protobuf library, and decoding has to be fast. Any
 protobuf encoder produces the same content. Unknown fields are skipped; another version is refused.
+
+Any writer of an outbox may send any bytes. Decoding takes time and memory in proportion to the content, up to a bound:
+content with more than `MOST_HEADERS` headers, or with far more fields than those, is refused as soon as that is known.
 """
 
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from thresher.outbox.admission import Row
+from thresher.outbox.admission import MOST_HEADERS, Row
 
 VERSION = 1
 
@@ -30,7 +33,10 @@ _FIRST = bytes([VERSION, _TOPIC])
 # Most lengths fit one byte.
 _LENGTHS = [bytes([size]) for size in range(128)]
 _NUMBER_BYTES = 10
+_NO_HEADERS: tuple[tuple[str, ...], tuple[bytes | None, ...]] = ((), ())
 _LARGEST_PARTITION = 2**31 - 1
+# How many fields a message may have beside its headers, and a header: more than enough for later versions.
+_MOST_FIELDS, _MOST_HEADER_FIELDS = 1_000, 100
 
 
 class Unreadable(ValueError):  # noqa: N818
@@ -85,13 +91,18 @@ def decode(content: bytes) -> LoggedMessage:
         raise Unreadable("its topic or the name of a header is not UTF-8") from None
 
 
-def _decode(content: bytes) -> LoggedMessage:  # noqa: C901 - calls would double its cost
+def _decode(content: bytes) -> LoggedMessage:  # noqa: C901, PLR0912 - calls would double its cost
     topic = key = value = partition = timestamp = None
-    names: tuple[str, ...] = ()
-    values: tuple[bytes | None, ...] = ()
+    names: list[str] = []
+    values: list[bytes | None] = []
     at, end = 1, len(content)
+    others = 0
     while at < end:
         tag = content[at]
+        if tag != _HEADER:
+            others += 1
+            if others > _MOST_FIELDS:
+                raise Unreadable(f"it has more than {_MOST_FIELDS:,} fields")
         if tag not in _KNOWN:
             at = _skipped(content, at)
             continue
@@ -114,16 +125,19 @@ def _decode(content: bytes) -> LoggedMessage:  # noqa: C901 - calls would double
                 topic = part
             else:
                 _require(at <= end)
+                if len(names) == MOST_HEADERS:
+                    raise Unreadable(f"it has more than {MOST_HEADERS:,} headers")
                 name, header = _header(part)
-                names += (name,)
-                values += (header,)
+                names.append(name)
+                values.append(header)
     _require(at == end)
     if topic is None:
         raise Unreadable("it has no topic")
     if partition is not None and partition > _LARGEST_PARTITION:
         raise Unreadable(f"its partition is {partition}, and {_LARGEST_PARTITION} is the last that Kafka can have")
     # The same as `LoggedMessage(…)`, without the cost of the call.
-    return tuple.__new__(LoggedMessage, (topic.decode(), key, value, names, values, partition, timestamp))
+    headers = (tuple(names), tuple(values)) if names else _NO_HEADERS
+    return tuple.__new__(LoggedMessage, (topic.decode(), key, value, *headers, partition, timestamp))
 
 
 def _header(part: bytes) -> tuple[str, bytes | None]:
@@ -133,8 +147,11 @@ def _header(part: bytes) -> tuple[str, bytes | None]:
     if middle + 2 <= end and part[middle] == _CONTENT and part[middle + 1] == end - middle - 2 < 0x80:
         return part[2:middle].decode(), part[middle + 2 :]
     name, value = "", None
-    at = 0
+    at = fields = 0
     while at < end:
+        fields += 1
+        if fields > _MOST_HEADER_FIELDS:
+            raise Unreadable(f"a header has more than {_MOST_HEADER_FIELDS} fields")
         tag = part[at]
         if tag not in (_NAME, _CONTENT):
             at = _skipped(part, at)

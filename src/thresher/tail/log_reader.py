@@ -30,8 +30,11 @@ from thresher.tail.pgoutput import (
 from thresher.tail.position import Position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The prefix of the message that marks the WAL after a slot was made.
-_MARK = b"thresher-slot\0"
+# About what a header takes in memory, whatever its size in the WAL; and how much larger a row with a flaw becomes, of
+# which only the frame's size is known.
+_HEADER_BYTES, _FLAWED_TIMES = 100, 16
+# Places in a row: the names of its headers, and its flaw. A row with a flaw may carry the original values behind.
+_HEADERS, _FLAW, _WITHOUT_ORIGINALS = 5, 9, 11
 # A data frame with a message in it, up to the message's prefix: frame header, then its kind, flags and position.
 _MESSAGE_FRAME, _LENGTH = Struct(">BQQqBBQ"), Struct(">I")
 
@@ -56,9 +59,6 @@ class LogReader:
         self._ended = 0
         self.received = 0
         self.reply = False
-        # Identity of publication and table → the last 32 bits of the transaction id of the first mark with it. A mark
-        # is written after its slot was made.
-        self.marks: dict[bytes, int] = {}
 
     @property
     def rows(self) -> int:
@@ -124,8 +124,6 @@ class LogReader:
                 raise Garbled("a message that came from the server is cut short")
             self._count(at)
             self._add(message_row(position, self._committed, frame[start:]), len(frame))
-        elif flags & 1 and frame.startswith(_MARK, _MESSAGE_FRAME.size):
-            self.marks.setdefault(frame[_MESSAGE_FRAME.size + len(_MARK) + 4 :], self._transaction().xid)
         return at
 
     def _feed_other(self, message: bytes) -> None:
@@ -169,6 +167,8 @@ class LogReader:
         chunk.positions.append(tuple.__new__(Position, (commit, self._change, self._place)))
         chunk.rows.append(row)
         chunk.commit_times.append(commit_time)
+        if row[_HEADERS] or row[_FLAW] is not None:
+            size = size * _FLAWED_TIMES if len(row) > _WITHOUT_ORIGINALS else size + _HEADER_BYTES * len(row[_HEADERS])
         chunk.size += size
         # A position that the server reported before this row is out of date.
         chunk.idle_at = None

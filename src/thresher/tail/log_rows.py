@@ -14,6 +14,7 @@ from typing import Any
 from thresher.db.outbox_store import PendingRow
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
+from thresher.outbox.admission import MOST_HEADERS
 from thresher.outbox.log_message import Unreadable, decode
 from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, TEXT, Garbled, Relation
 
@@ -54,8 +55,8 @@ _LAST = (datetime(9999, 12, 30, tzinfo=UTC) - _POSTGRES_EPOCH) // _MICROSECOND
 _SINCE_1970 = (_EPOCH - _POSTGRES_EPOCH) // _MICROSECOND
 _ENDLESS = {2**63 - 1: "infinity", -(2**63): "-infinity"}
 _CYCLE = 146_097 * 86_400_000_000
-# Bounds the caches of topics and of lists of header names: usually an outbox has few of them.
-_REMEMBERED = 4096
+# Bounds the caches of topics and of lists of header names, in entries and bytes of an entry: usually an outbox has few.
+_REMEMBERED, _REMEMBERED_BYTES = 4096, 2048
 _NO_HEADERS: tuple[Any, ...] = ()
 
 
@@ -219,9 +220,11 @@ class InsertedRows:
             raise DatabaseRefused("a row without a topic is in the WAL: its column must be NOT NULL")
         known = self._texts.get(content)
         if known is None:
-            if len(self._texts) >= _REMEMBERED:
-                self._texts.clear()
-            known = self._texts[content] = content.decode()
+            known = content.decode()
+            if len(content) <= _REMEMBERED_BYTES:
+                if len(self._texts) >= _REMEMBERED:
+                    self._texts.clear()
+                self._texts[content] = known
         return known
 
     def _header_names(self, content: bytes | None) -> tuple[Any, ...] | None:
@@ -231,11 +234,12 @@ class InsertedRows:
             return self._names[content]
         except KeyError:
             pass
-        if len(self._names) >= _REMEMBERED:
-            self._names.clear()
         found = _items(content)
         names = None if found is None else tuple(None if name is None else name.decode() for name in found)
-        self._names[content] = names
+        if len(content) <= _REMEMBERED_BYTES:
+            if len(self._names) >= _REMEMBERED:
+                self._names.clear()
+            self._names[content] = names
         return names
 
 
@@ -271,8 +275,8 @@ def _created(content: bytes | None) -> datetime:
     return _POSTGRES_EPOCH + timedelta(0, 0, microseconds)
 
 
-def _items(content: bytes | None) -> tuple[bytes | None, ...] | None:
-    """Return the items of a binary array; None if it has more than one dimension."""
+def _items(content: bytes | None, most: int = MOST_HEADERS) -> tuple[bytes | None, ...] | None:
+    """Return the items of a binary array; None if it has more than one dimension, or more than `most` items."""
     # An empty array has no dimensions.
     if content is None or len(content) == _ARRAY.size:
         return _NO_HEADERS
@@ -284,6 +288,8 @@ def _items(content: bytes | None) -> tuple[bytes | None, ...] | None:
     if dimensions != 1:
         return None
     (count, _) = _BOUNDS.unpack_from(content, _ARRAY.size)
+    if count > most:
+        return None
     items: list[bytes | None] = []
     at = _ARRAY.size + _BOUNDS.size
     for _ in range(count):
@@ -304,8 +310,9 @@ def _nested(content: bytes | None) -> list[Any]:
     dimensions, _, _ = _ARRAY.unpack_from(content)
     counts = [_BOUNDS.unpack_from(content, _ARRAY.size + each * _BOUNDS.size)[0] for each in range(dimensions)]
     # Read all items as an array of one dimension, then nest them.
-    flat = _ARRAY.pack(1, 0, 0) + _BOUNDS.pack(prod(counts), 1) + content[_ARRAY.size + dimensions * _BOUNDS.size :]
-    items: list[Any] = list(_items(flat) or ())
+    many = prod(counts)
+    flat = _ARRAY.pack(1, 0, 0) + _BOUNDS.pack(many, 1) + content[_ARRAY.size + dimensions * _BOUNDS.size :]
+    items: list[Any] = list(_items(flat, many) or ())
     for count in counts[:0:-1]:
         # Postgres never sends a dimension without items. If one comes, only this row is malformed.
         items = [items[first : first + count] for first in range(0, len(items), max(count, 1))]

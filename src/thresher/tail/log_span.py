@@ -10,6 +10,8 @@ A new span begins with the first start of a tail, and when an operator adopts th
 
 from dataclasses import dataclass, replace
 
+from thresher.db.log_slots import SlotMark
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpan:
@@ -36,19 +38,15 @@ def goes_on(recorded: LogSpan, now: LogSpan) -> LogSpan:
     return replace(now, first_xid=recorded.first_xid or now.first_xid)
 
 
-def since_mark(taken_over: int, marked: int) -> int:
-    """Return the first transaction id after that of a mark in the WAL, `marked`, of which the last 32 bits are known.
+def since_mark(taken_over: LogSpan, mark: SlotMark | None, confirmed: int) -> LogSpan:
+    """Return the span of a take-over, extended back to where its slot was made, if a mark says so.
 
-    The mark was written after the slot was made, so the slot has all transactions since. A mark that was written after
-    the take-over tells nothing: then the result is `taken_over`.
+    The slot is confirmed at `confirmed`. A mark from before the slot was made, or before the publication was changed,
+    tells nothing.
     """
-    before = (taken_over - marked - 1) % 2**32
-    return taken_over if before >= 2**31 else taken_over - before
-
-
-def behind_mark(span: LogSpan, first_xid: int) -> LogSpan:
-    """Return the span extended back to this transaction. A record may be written before the mark is read."""
-    return replace(span, first_xid=min(span.first_xid, first_xid))
+    if mark is None or mark.published != taken_over.published or confirmed > mark.position:
+        return taken_over
+    return replace(taken_over, first_xid=min(taken_over.first_xid, mark.first_xid))
 
 
 def changed(recorded: LogSpan, published: str) -> bool:

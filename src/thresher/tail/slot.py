@@ -70,8 +70,8 @@ def require_readable(slots: PostgresSlots, slot: str, publication: str, source: 
 def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Source) -> tuple[bool, LogSlot]:
     """Create the publication if it is missing, then the slot. Return whether the publication was created, and the slot.
 
-    The order matters: a change from before its publication was created cannot be decoded. Afterwards a mark is written
-    to the WAL: all rows of later transactions are known to be in the slot. Raises `LogUnreadable` if the server or the
+    The order matters: a change from before its publication was created cannot be decoded. Afterwards a mark beside the
+    publication tells that all rows of later transactions are in the slot. Raises `LogUnreadable` if the server or the
     publication is not suitable, and `DatabaseRefused` if the slot exists already.
     """
     server, table = slots.server(), _table(source)
@@ -84,7 +84,8 @@ def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Sourc
     if found is None:
         slots.create_publication(publication, table)
     slots.create(slot, failover=server.has_failover_slots)
-    slots.mark(slots.published(publication, table))
+    if table is not None and not slots.mark(publication, table):
+        logger.warning("publication %s is another's: rows from before the tail's first start will stay", publication)
     made = slots.slot(slot)
     if made is None:
         raise LogUnreadable(f"slot {slot!r} was dropped by others as soon as it was made")

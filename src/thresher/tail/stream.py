@@ -20,7 +20,7 @@ from thresher.spark.wakeup_pipe import WakeupPipe
 from thresher.tail.chunk import Chunk
 from thresher.tail.chunk_queue import ChunkQueue
 from thresher.tail.log_reader import LogReader
-from thresher.tail.log_source import Source
+from thresher.tail.log_source import LogSource, Source
 from thresher.tail.pgoutput import status_report
 
 _REPORT_SECONDS, _ENCRYPTED_SECONDS = 1.0, 0.02
@@ -55,7 +55,9 @@ class LogStream:
         self._confirmed = self._reported = 0
         self._closing = False
         # `identity` is the system that streams, and its timeline.
-        self._connection, self.identity = _started(dsn, application, slot, publication)
+        self._connection, self.identity = _started(
+            dsn, application, slot, publication, messages=isinstance(source, LogSource)
+        )
         self._thread = threading.Thread(target=self._run, name=f"log of {slot}", daemon=True)
         self._thread.start()
 
@@ -83,10 +85,6 @@ class LogStream:
     def server_position(self) -> int:
         """The highest position that the server has reported for this stream."""
         return self._reader.received
-
-    def marked_xid(self, published: str) -> int | None:
-        """Return the last 32 bits of the transaction id of the first mark with this publication; None without one."""
-        return self._reader.marks.get(published.encode())
 
     def close(self) -> None:
         """Send a last confirmation if possible, close the connection, and wait for the thread.
@@ -163,7 +161,9 @@ class LogStream:
         self._connection.send(status_report(received, 0, now))
 
 
-def _started(dsn: str, application: str, slot: str, publication: str) -> tuple[ReplicationConnection, SystemIdentity]:
+def _started(
+    dsn: str, application: str, slot: str, publication: str, *, messages: bool
+) -> tuple[ReplicationConnection, SystemIdentity]:
     """Return a connection that streams. If another session still reads the slot, wait a moment for its end."""
     deadline = time.monotonic() + _BUSY_SECONDS
     connection = ReplicationConnection(dsn, application)
@@ -171,7 +171,7 @@ def _started(dsn: str, application: str, slot: str, publication: str) -> tuple[R
         identity = connection.identify()
         while True:
             try:
-                connection.start(slot, publication)
+                connection.start(slot, publication, messages=messages)
             except SlotBusy:
                 if time.monotonic() > deadline:
                     raise

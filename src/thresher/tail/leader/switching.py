@@ -68,8 +68,9 @@ def join(settings: TailSettings, term: str) -> int:
                     "let it drain the table before the tail joins. Nothing was changed"
                 )
             table.advance(slot, end)
-            # All rows that later transactions insert are in the WAL, behind this mark.
-            slots.mark(slots.published(publication, settings.table))
+            # The slot has all rows that later transactions insert. Without the mark, those from before the tail's first
+            # start stay in the table.
+            slots.mark(publication, session.outbox)
             table.hand_over(settings.name, term=term, mode=TAIL)
         return end
 

@@ -24,7 +24,7 @@ from thresher.delivery.names import sessions
 from thresher.delivery.progress_topic.own_topic import own_topic
 from thresher.delivery.progress_topic.topic import broker_explained, progress_limit
 from thresher.kafka.admin import Admin
-from thresher.tail.log_span import LogSpan, changed
+from thresher.tail.log_span import LogSpan, changed, since_mark
 from thresher.tail.log_state import not_published, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
 from thresher.tail.settings import TailAssignment, TailSettings, Via
@@ -81,6 +81,8 @@ def take_over(
         published = slots.published(settings.publication_name, settings.table)
         slot = _require_log(slots, settings, taken)
         span = LogSpan(published=published, first_xid=slots.next_transaction())
+        if settings.table is not None:
+            span = since_mark(span, slots.marked(settings.publication_name), slot)
         since = session.incarnation().since
         # After `adopt`, the control row gets its topic from the shard, once the term's first record is committed.
         laid_out = session.control.lay_out(

@@ -156,7 +156,7 @@ class TailAttempt:
             # While the stream is open, nobody else can advance or drop the slot.
             slot = PostgresSlots(self._reading.connection).slot(settings.slot_name)
             confirmed = require_unchanged(state, stream.identity, slot, self.buffer.coverage.noted)
-            self._watch.begin(stream, confirmed)
+            self._watch.begin(confirmed)
             self.buffer.begin_at(confirmed)
         except BaseException:
             stream.close()

@@ -7,11 +7,10 @@ take-over. So for every confirmed position it holds that the publication left ou
 from collections.abc import Callable
 
 from thresher.db.postgres.replication.slots import PostgresSlots
-from thresher.tail.log_span import LogSpan, behind_mark, changed, goes_on, since_mark
+from thresher.tail.log_span import LogSpan, changed, goes_on
 from thresher.tail.log_state import LogState, not_published
 from thresher.tail.problem import LogLost
 from thresher.tail.settings import TailAssignment
-from thresher.tail.stream import LogStream
 
 
 class SpanWatch:
@@ -20,7 +19,6 @@ class SpanWatch:
     def __init__(self, assignment: TailAssignment, slots: PostgresSlots, tell: Callable[[int], None]) -> None:
         self._assignment, self._slots, self._tell = assignment, slots, tell
         self._span = assignment.span
-        self._stream: LogStream | None = None
         self._confirmed = 0
         self._told: int | None = None
 
@@ -31,17 +29,13 @@ class SpanWatch:
             raise self._lost(state.confirmed)
         self._span = goes_on(recorded, self._assignment.span)
 
-    def begin(self, stream: LogStream, confirmed: int) -> None:
-        """Set the stream that is read, and the confirmed position of its slot."""
-        self._stream, self._confirmed = stream, confirmed
+    def begin(self, confirmed: int) -> None:
+        """Set the confirmed position of the slot whose stream is read."""
+        self._confirmed = confirmed
 
     def span(self) -> LogSpan:
-        """Return the span for the next record: that of the record before, extended back by a mark in the WAL."""
-        taken_over = self._assignment.span
-        marked = None if self._stream is None else self._stream.marked_xid(taken_over.published)
-        if marked is None:
-            return self._span
-        return behind_mark(self._span, since_mark(taken_over.first_xid, marked))
+        """Return the span for the next record: that of the record before, or of the take-over."""
+        return self._span
 
     def require_published(self, lsn: int) -> None:
         """Raise `LogLost` if the publication may have left out inserts before this position. Queries the catalog."""

@@ -85,13 +85,17 @@ class ReplicationConnection:
         lines = (line.split("\t") for line in content.splitlines() if line.strip() and not line.startswith("#"))
         return tuple(TimelineEnd(timeline=int(line[0]), end=lsn_number(line[1].strip())) for line in lines)
 
-    def start(self, slot: str, publication: str) -> None:
-        """Begin to stream the changes that the slot's reader has not confirmed."""
+    def start(self, slot: str, publication: str, *, messages: bool) -> None:
+        """Begin to stream the changes that the slot's reader has not confirmed.
+
+        Without `messages`, the server sends none of those that `pg_logical_emit_message` writes: any login may write
+        them, of up to a gigabyte.
+        """
         # The names are quoted identifiers in a list, and the list is a string literal.
         published = quoted_name(publication).replace("'", "''")
         command = (
             f"START_REPLICATION SLOT {quoted_name(slot)} LOGICAL 0/0 (proto_version '1', "
-            f"publication_names '{published}', messages 'true', binary 'true')"
+            f"publication_names '{published}', messages '{'true' if messages else 'false'}', binary 'true')"
         )
         with explained():
             result = self._pgconn.exec_(command.encode())

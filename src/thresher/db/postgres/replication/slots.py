@@ -6,7 +6,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from thresher.db.log_slots import LogServer, LogSlot, Publication
+from thresher.db.log_slots import LogServer, LogSlot, Publication, SlotMark, mark_of
 from thresher.db.lsn import lsn_number
 from thresher.db.names import TableName, quoted_name
 from thresher.db.postgres.cursor import OwnCursor
@@ -65,9 +65,29 @@ class PostgresSlots:
         with _refused():
             self._one("log_slot_create_failover" if failover else "log_slot_create", [name])
 
-    def mark(self, published: str) -> None:
-        """Write a mark to the WAL: every existing slot streams all transactions that begin later, as published here."""
-        self._one("log_mark", [published])
+    def mark(self, publication: str, table: TableName) -> bool:
+        """Note beside a publication that every existing slot streams the inserts of all transactions that begin later.
+
+        False, and nothing is written, if this user does not own the publication, or it has somebody else's comment.
+        """
+        published = self.published(publication, table)
+        row = self._one("log_marked", [publication])
+        if row is None or not row[1] or (row[0] and mark_of(row[0]) is None):
+            return False
+        # In this order: a transaction from this one on commits behind the position.
+        end = self._one("tail_log_end")
+        assert end is not None  # noqa: S101 - it selects from nothing
+        made = SlotMark(published=published, position=lsn_number(end[0]), first_xid=self.next_transaction())
+        with explained():
+            OwnCursor(self._connection).execute(
+                statement("log_mark", publication=quoted_name(publication), note=f"'{made.note}'")
+            )
+        return True
+
+    def marked(self, publication: str) -> SlotMark | None:
+        """Return what `mark` has noted beside a publication; None if it has not."""
+        row = self._one("log_marked", [publication])
+        return None if row is None else mark_of(row[0])
 
     def drop(self, name: str) -> None:
         """Drop a slot and release the WAL that was kept for it. Raises `DatabaseRefused` while it is being read."""
