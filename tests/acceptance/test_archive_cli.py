@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace
+from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace, archiving
 from tests.in_process import thresher as in_process
 from tests.processes import environment, eventually
 from thresher.archive.archiver import Archiver
@@ -76,9 +76,7 @@ def test_an_impossible_archive_prints_one_line_and_changes_nothing(
     assert "cannot be used for the archive" in asked("--to", str(tmp_path / "no" / "such"), code=4)
     for seconds in ("nan", "inf", "-1"):
         assert "Invalid value for '--older-than'" in asked("--older-than", seconds, code=2)
-    with psycopg.connect(place.dsn) as other:
-        key = "hashtextextended('thresher archive ' || '\"public\".\"outbox\"', 0)"
-        other.execute(f"SELECT pg_advisory_lock({key})".encode())
+    with psycopg.connect(place.dsn, autocommit=True) as other, archiving(other):
         assert "another archiver works on" in asked("--older-than", "3600", code=1)
     assert place.sql("CREATE TABLE foreign_table (id int)") == []
     assert "only an outbox in Thresher's own shape" in asked("--outbox", "foreign_table", code=4)

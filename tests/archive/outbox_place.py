@@ -1,6 +1,7 @@
 """An outbox with stamped rows, its archive, and the contents of both."""
 
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from thresher.archive.archiver import Archiver
 from thresher.archive.run import ArchiveJob
 from thresher.archive.target import TO_TABLE, Target, ToDirectory
 from thresher.db import TableName
+from thresher.db.postgres.own_tables.lock_rows import LockRows
 from thresher.outbox import create_schema
 
 HOUR = 3600.0
@@ -72,3 +74,10 @@ class OutboxPlace:
     def unfinished(self) -> int:
         rows = self.sql("SELECT count(*) FROM thresher_archive_batches WHERE finish_time IS NULL")
         return int(rows[0][0])
+
+
+def archiving(connection: psycopg.Connection[Any]) -> AbstractContextManager[bool]:
+    """Hold the lock of an archiver of the outbox, in this session in autocommit."""
+    locks = LockRows(connection, "public")
+    locks.create()
+    return locks.held('archive "public"."outbox"')

@@ -210,7 +210,7 @@ class ModelSession:
             if session is not self and session.application.startswith(starting):
                 session.ended |= not session.application.startswith(but)
 
-    def await_dispatchers(self) -> None:
+    def await_dispatchers(self, *, first: bool, within_seconds: float) -> None:
         """Return at once: the model has no dispatchers."""
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:  # noqa: ARG002

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -219,7 +220,7 @@ def test_an_archiver_that_lost_its_lock_removes_no_other_rows(
 ) -> None:
     """Behind a pooler the lock may be lost while the session lives. The manifest alone fences the archiver."""
     place.fill()
-    monkeypatch.setattr(StampedRows, "lock", lambda _rows: None)
+    monkeypatch.setattr(StampedRows, "only_archiver", lambda _rows: nullcontext())
     # Outside the transaction that locks the manifest: within it, the second archiver would wait.
     at = At(point, lambda: place.archiver("files").run())
     if point is ArchivePoint.REMOVED:

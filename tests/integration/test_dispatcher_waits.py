@@ -19,10 +19,11 @@ from tests.processes import eventually
 from tests.relay.dispatched import AWAY, MANY, NAME, Place
 from thresher.db import TableName, statement
 from thresher.db.postgres.store import PostgresStore
+from thresher.db.problem import DatabaseLost
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Receipt
 from thresher.publisher import Cleared, Dispatcher, DispatchRefused
-from thresher.publisher.dispatch_table import DispatchTable, NotNow
+from thresher.publisher.dispatch_table import DispatchTable
 from thresher.publisher.kafka_backend import KafkaBackend
 
 
@@ -77,13 +78,13 @@ def test_a_missing_privilege_is_named(place: Place, caplog: pytest.LogCaptureFix
     receipts = place.stash()
     try:
         with Dispatcher(connect, place.kafka) as dispatcher:
-            with pytest.raises(DispatchRefused, match=r"GRANT SELECT .name, outbox, mode. ON"):
-                dispatcher.clear(receipts)
-            place.sql(f"GRANT SELECT (name, outbox, mode) ON thresher_relay TO {role}")
             assert dispatcher.clear(receipts).sent == 0
             assert '; GRANT SELECT, UPDATE ON "outbox" TO' in caplog.text
         place.sql(f"GRANT SELECT, UPDATE ON outbox TO {role}")
         with Dispatcher(connect, place.kafka) as dispatcher:
+            with pytest.raises(DispatchRefused, match=r"GRANT SELECT .name, outbox, mode. ON"):
+                dispatcher.clear(receipts)
+            place.sql(f"GRANT SELECT (name, outbox, mode) ON thresher_relay TO {role}")
             assert dispatcher.clear(receipts).sent == 1
     finally:
         place.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -99,19 +100,26 @@ def versions(receipts: list[Receipt]) -> list[tuple[int, datetime]]:
 
 def test_a_take_over_waits_for_dispatchers_that_are_sending(place: Place, dispatcher: Dispatcher) -> None:
     sending, later = place.stash(range(2))
-    session = PostgresStore(place.dsn, NAME).session("taking over")
-    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    session = PostgresStore(place.dsn, NAME).session("taking over", locate=True)
     own = table(place)
-    with ThreadPoolExecutor(1) as thread:
-        with own.locked(versions([sending]), within_seconds=60):
-            waiting = thread.submit(session.await_dispatchers)
-            eventually(lambda: place.sql(waits) == [(1,)], 60)
-            # Later dispatchers do not wait, and do not prolong the take-over.
-            with pytest.raises(NotNow, match="is taking over"), own.locked(versions([later]), within_seconds=60):
-                pass
-            assert dispatcher.clear([later]).not_sent == 1
-            assert not waiting.done()
-        waiting.result(60)
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(place.dsn) as dumping:
+        # A dump reads both tables, and the writer inserts: neither sends a row.
+        dumping.execute("INSERT INTO outbox (kafka_topic) VALUES ('t')")
+        for first in (True, False):
+            with own.locked(versions([sending]), within_seconds=60):
+                if not first:
+                    relay(place, "exactly-once")
+                dumping.execute("SELECT FROM outbox" if first else "SELECT FROM outbox, thresher_relay")
+                with pytest.raises(DatabaseLost, match=r"is not relayed yet: .* backend \d+"):
+                    session.await_dispatchers(first=first, within_seconds=0.1)
+                waiting = thread.submit(session.await_dispatchers, first=first, within_seconds=60)
+                if not first:
+                    # Later dispatchers are refused at once, and do not prolong the take-over.
+                    with pytest.raises(DispatchRefused):
+                        dispatcher.clear([later])
+                assert not waiting.done()
+            waiting.result(60)
+            relay(place, "immediate")
     session.close()
     own.close()
 

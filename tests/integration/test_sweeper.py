@@ -132,13 +132,14 @@ def test_a_dispatcher_works_only_beside_a_sweeper(place: Place) -> None:
 def test_another_relay_takes_over_after_sending_dispatchers(place: Place) -> None:
     taken_over(place.settings(**SWEEPS))
     receipt = stashed(place, 1)
-    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    laid_out = "SELECT mode FROM thresher_relay"
     table = DispatchTable(lambda: psycopg.connect(place.dsn), place.table, connections=1, idle_seconds=60)
     with ThreadPoolExecutor(1) as thread:
         with table.locked([(receipt.id, receipt.create_time)], within_seconds=60) as (rows, stamp):
             taking = thread.submit(taken_over, place.settings(settling=Settling.STAMP))
-            eventually(lambda: taking.done() or place.sql(waits) == [(1,)], 60)
-            assert not taking.done()
+            eventually(lambda: taking.done() or place.sql(laid_out) == [("exactly-once",)], 60)
+            with pytest.raises(TimeoutError):
+                taking.result(1)
             assert stamp([row.id for row in rows]) == 1
         assert taking.result(60).settings.mode == "exactly-once"
     table.close()

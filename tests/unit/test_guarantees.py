@@ -15,9 +15,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 PARTS = [
     "Outbox writer", "Relay, exactly once", "Relay, at least once", "Relay and its servers",
+    "Other logins of the server",
     "Rows and topics that cannot be sent", "Health and figures", "Engine", "Election", "Harvest", "Configuration",
     "Queues", "Tracker", "Publisher", "Dispatcher and sweeper", "Inbox", "Topic locks", "Tail", "Capture", "Archive",
-    "Deimos' tables", "Load generator and checker", "Local stack", "Other users of the machine, the network and the terminal",
+    "Deimos' tables", "Load generator and checker", "Local stack",
+    "Other users of the machine, the network and the terminal",
 ]  # fmt: skip
 CELLS = ["promise", "why it holds", "test", "mutant"]
 

@@ -10,7 +10,8 @@ from thresher.archive.stamped_rows import DueRows, StampedRows
 from thresher.core.errors import PipelineProblem
 from thresher.db.names import quoted_name
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.sessions import exists, explained, only_one
+from thresher.db.postgres.own_tables.lock_rows import create_missing
+from thresher.db.postgres.sessions import explained
 from thresher.db.statements import statement
 
 # Postgres truncates longer names.
@@ -28,11 +29,8 @@ class ArchiveTable:
         outbox, self.name = rows.outbox, rows.outbox.companion("_archive")
         if len(f"{outbox.table}_archive".encode()) > _IDENTIFIER_BYTES:
             raise ArchiveRefused(f"the name of {outbox} is too long for a table <outbox>_archive: archive to files")
-        if not exists(self._connection, self.name):
-            with only_one(self._connection):
-                if not exists(self._connection, self.name):
-                    OwnCursor(self._connection).execute(statement("archive_create", outbox))
         with explained():
+            create_missing(self._connection, self.name, statement("archive_create", outbox))
             there = {each for (each,) in self._execute(statement("archive_columns"), [self.name]).fetchall()}
         if reasons := ", ".join(self._reasons()):
             raise ArchiveRefused(f"{self.name} does not keep rows durably: {reasons}; change it, or archive to files")

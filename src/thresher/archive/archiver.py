@@ -52,7 +52,7 @@ class Archiver:
         with ExitStack() as closing_all:
             connection = closing_all.enter_context(closing(self._connect()))
             rows = StampedRows(connection, self._job.outbox)
-            rows.lock()
+            closing_all.enter_context(rows.only_archiver())
             move_next = self._prepare(rows, closing_all)
             last: int | None = None
             while (upto := self._look(rows, last)) is not None:

@@ -18,7 +18,8 @@ from thresher.archive.problem import ArchiverBusy
 from thresher.archive.stamped_rows import DueRows, StampedRows
 from thresher.db.names import TableName, quoted_name
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.sessions import exists, explained, only_one
+from thresher.db.postgres.own_tables.lock_rows import create_missing
+from thresher.db.postgres.sessions import exists, explained
 from thresher.db.statements import statement
 
 BATCHES = "thresher_archive_batches"
@@ -54,14 +55,13 @@ class Manifests:
 
     def create(self) -> None:
         """Create the table if it is missing."""
-        if not self.exist():
-            with only_one(self._connection):
-                if not self.exist():
-                    OwnCursor(self._connection).execute(statement("archive_batches_create", self.table))
+        with explained():
+            create_missing(self._connection, self.table.quoted(), statement("archive_batches_create", self.table))
 
     def exist(self) -> bool:
         """Whether there is a table of manifests."""
-        return exists(self._connection, self.table.quoted())
+        with explained():
+            return exists(self._connection, self.table.quoted())
 
     def directory_id(self, path: Path) -> UUID | None:
         """Return the id of the last directory that was used at a path, by any outbox; None if there was none."""

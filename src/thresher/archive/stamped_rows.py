@@ -1,10 +1,11 @@
 """The stamped rows of an outbox, over one session: which of them are due, and the lock for archiving them.
 
-An advisory lock of the session allows one archiver at a time, to save work. The database frees it when the session
-ends. Safety does not depend on it: a row moves in one statement, or under the lock of its manifest.
+A lock of the session allows one archiver at a time, to save work. It ends with the session. Safety does not depend on
+it: a row moves in one statement, or under the lock of its manifest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from thresher.archive.problem import ArchiverBusy, ArchiveRefused
 from thresher.db.names import TableName
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.own_tables.lock_rows import LockRows
 from thresher.db.postgres.sessions import explained, located
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
@@ -57,12 +59,15 @@ class StampedRows:
         # Column → its type.
         self.columns: Mapping[str, str] = {name: column.type for name, column in relation.columns.items()}
 
-    def lock(self) -> None:
-        """Become the outbox's only archiver. Raises `ArchiverBusy` if another one works."""
-        with explained():
-            row = OwnCursor(self.connection).execute(statement("archive_lock"), [self.outbox.quoted()]).fetchone()
-        if row != (True,):
-            raise ArchiverBusy(f"another archiver works on {self.outbox}: try again when it has ended")
+    @contextmanager
+    def only_archiver(self) -> Iterator[None]:
+        """Be the outbox's only archiver while the block runs. Raises `ArchiverBusy` if another one works."""
+        locks = LockRows(self.connection, self.outbox.schema)
+        locks.create()
+        with locks.held(f"archive {self.outbox.quoted()}") as held:
+            if not held:
+                raise ArchiverBusy(f"another archiver works on {self.outbox}: try again when it has ended")
+            yield
 
     def count_due(self, seconds: float) -> int:
         """Return how many rows were stamped more than `seconds` ago."""

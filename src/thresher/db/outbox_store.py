@@ -296,8 +296,12 @@ class StoreSession(Protocol):
         """
         ...
 
-    def await_dispatchers(self) -> None:
-        """Wait until every dispatcher that has begun has ended; dispatchers that begin meanwhile are refused."""
+    def await_dispatchers(self, *, first: bool, within_seconds: float) -> None:
+        """Wait until every dispatcher has ended that began before the mode in the control row was written.
+
+        `first` says that no mode was recorded before, so that dispatchers may have begun without reading one. Raises
+        `DatabaseLost` with the sessions that have not ended in time.
+        """
         ...
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:

@@ -27,6 +27,7 @@ from psycopg import conninfo, errors
 from thresher.db import TableName, statement
 from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.own_tables.lock_rows import create_missing
 from thresher.db.postgres.refusal import is_access_refused, is_refused, no_such_table, remedy
 from thresher.election.candidacy import Competitor
 from thresher.election.lease_session import leader_of, mark_of, session_name
@@ -312,14 +313,7 @@ class LeaseConnection:
 
     def _make(self) -> None:
         with self._in_time(2 * self._seconds):
-            there = OwnCursor(self._connection).execute(
-                "SELECT pg_catalog.to_regclass(%s) IS NOT NULL", [self._table.quoted()]
-            )
-            if there.fetchone() != (True,):
-                with self._connection.transaction():
-                    # Two processes that start at once would both find no table.
-                    self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_lease'))")
-                    OwnCursor(self._connection).execute(statement("lease_create", self._table))
+            create_missing(self._connection, self._table.quoted(), statement("lease_create", self._table))
 
     @contextlib.contextmanager
     def _in_time(self, seconds: float) -> Iterator[None]:

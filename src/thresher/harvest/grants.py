@@ -12,6 +12,7 @@ from thresher.archive.manifests import BATCHES
 from thresher.db import TableName
 from thresher.db.names import quoted_name
 from thresher.db.postgres.control import control_table
+from thresher.db.postgres.own_tables.lock_rows import lock_table
 from thresher.db.postgres.topic_locks import locks_table
 from thresher.db.shape import Shape
 from thresher.election.lease import LEASES
@@ -26,6 +27,7 @@ def relay_grants(outbox: TableName, shape: Shape, role: str, *, topic_lock: bool
     to = f"TO {quoted_name(role)};"
     lease = TableName(table=LEASES, schema=outbox.schema)
     kept = [outbox.companion("_dead"), control_table(outbox.schema).quoted(), lease.quoted()]
+    kept.append(lock_table(outbox.schema).quoted())
     yield from _usage(outbox, to)
     if topic_lock:
         kept.append(locks_table(outbox, shape))

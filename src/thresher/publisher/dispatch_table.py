@@ -4,9 +4,9 @@
    sender has locked are skipped. So of two dispatchers, or of a dispatcher and a sweeper, only one sends a row.
 2. The lock lasts until the transaction ends. A dispatcher that dies loses its locks with its connection. A dispatcher
    that becomes unreachable loses them by idle_in_transaction_session_timeout. The row is then pending as before.
-3. Each such transaction first takes the dispatchers' shared advisory lock of the outbox, then reads the relay's mode.
-   Rows are locked only if the relay is a sweeper, or if no relay has run yet. A relay in another mode waits for the
-   advisory lock before it sends.
+3. Each such transaction first locks the outbox as a lock of its rows does (ROW SHARE), then reads the relay's mode.
+   Rows are locked only if the relay is a sweeper, or if no relay has run yet. A relay in another mode writes its mode,
+   and before it sends waits until the transactions that have such a lock by then have ended.
 """
 
 import os
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from psycopg import Connection, IsolationLevel
+from psycopg import Connection, IsolationLevel, errors
 from psycopg.pq import Format, TransactionStatus
 
 from thresher.core.errors import InvalidInput, ThresherError
@@ -69,6 +69,7 @@ class DispatchTable:
     def __init__(self, connect: Connect, table: TableName, *, connections: int, idle_seconds: float) -> None:
         self._connect, self._table, self._most = connect, table, connections
         self._idle_milliseconds = str(int(idle_seconds * 1000))
+        self._begin = statement("dispatch_begin", table)
         self._lock, self._stamp = statement("dispatch_lock", table), statement("dispatch_stamp", table)
         self._pid, self._changing = 0, threading.Lock()
         self._slots: queue.LifoQueue[Connection[Any] | None] = queue.LifoQueue()
@@ -80,14 +81,17 @@ class DispatchTable:
         """Lock rows for a block; yield them by id with a function that stamps them. The end of the block commits.
 
         The function returns how many rows it has stamped. `ready` is called once a connection is free; it may raise to
-        end the call. Raises `NotNow` if no connection is free within this time, or if a relay takes over. Raises
-        `DispatchRefused`, `DatabaseLost` or `DatabaseRefused`. After a database error nothing is stamped, unless the
-        commit itself failed: then that is unknown.
+        end the call. Raises `NotNow` if no connection is free within this time. Raises `DispatchRefused`,
+        `DatabaseLost` or `DatabaseRefused`. After a database error nothing is stamped, unless the commit itself
+        failed: then that is unknown.
         """
         rights = f"GRANT SELECT, UPDATE ON {self._table} TO the dispatcher's role"
         with explained(rights), self._connection(within_seconds, ready) as connection, connection.transaction():
             cursor = OwnCursor(connection)
-            self._begin(cursor)
+            try:
+                cursor.execute(self._begin, {"idle": self._idle_milliseconds})
+            except errors.UndefinedTable as error:
+                raise self._no_table() from error
             self._require_sweeper(cursor)
             cursor.format = Format.BINARY
             found = cursor.execute(self._lock, _pairs(versions)).fetchall()
@@ -105,13 +109,6 @@ class DispatchTable:
                 return
             if connection is not None:
                 connection.close()
-
-    def _begin(self, cursor: OwnCursor) -> None:
-        values = {"idle": self._idle_milliseconds, "outbox": self._table.quoted()}
-        _, free = cursor.execute(statement("dispatch_begin"), values).fetchone() or (None, False)
-        # None means that there is no such table: the next statement reports that.
-        if free is False:
-            raise NotNow(f"a relay of {self._table} that is no sweeper is taking over")
 
     def _stamped(self, cursor: OwnCursor, ids: Sequence[int]) -> int:
         return cursor.execute(self._stamp, {"ids": BigintArray(bigint_array(ids))}).rowcount
@@ -161,11 +158,14 @@ class DispatchTable:
             raise
         return connection
 
+    def _no_table(self) -> DispatchRefused:
+        return DispatchRefused(f"there is no table {self._table} that the dispatcher's connection can see")
+
     def _require_sweeper(self, cursor: OwnCursor) -> None:
         """Raise `DispatchRefused` unless the relay is a sweeper, or no relay has run yet."""
         beside = cursor.execute(statement("dispatch_relay"), [_CONTROL, self._table.quoted()]).fetchone()
         if beside is None:
-            raise DispatchRefused(f"there is no table {self._table} that the dispatcher's connection can see")
+            raise self._no_table()
         schema, there, readable = beside
         if not there:
             return

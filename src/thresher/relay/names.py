@@ -2,6 +2,7 @@
 
 from thresher.db import TableName, statement
 from thresher.db.postgres.control import control_table
+from thresher.db.postgres.own_tables.lock_rows import lock_table
 from thresher.db.shape import BUCKETS, Shape
 from thresher.election.lease import LEASES
 
@@ -11,6 +12,7 @@ def companions(outbox: TableName, shape: Shape) -> list[str]:
     return [
         statement(f"{shape.prefix}_dead_create", outbox),
         statement("control_create", control_table(outbox.schema)),
+        statement("lock_create", lock_table(outbox.schema)),
         statement("lease_create", TableName(table=LEASES, schema=outbox.schema)),
     ]
 

@@ -9,7 +9,8 @@ import psycopg
 from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.names import TableName
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.sessions import exists, explained, only_one
+from thresher.db.postgres.own_tables.lock_rows import LockRows, create_missing
+from thresher.db.postgres.sessions import exists, explained
 from thresher.db.problem import DatabaseRefused
 from thresher.db.statements import statement
 
@@ -28,17 +29,22 @@ class ControlTable:
     def __init__(self, connection: psycopg.Connection[Any], schema: str | None) -> None:
         self._connection = connection
         self._table = control_table(schema)
+        self._locks = LockRows(connection, schema)
 
     def exists(self) -> bool:
         """Whether there is a table of control rows."""
-        return exists(self._connection, self._table.quoted())
+        with explained():
+            return exists(self._connection, self._table.quoted())
 
     def create(self) -> None:
-        """Create the table, or add the columns that an older version's table lacks. Safe for concurrent callers."""
-        with only_one(self._connection):
-            if not self.exists():
-                OwnCursor(self._connection).execute(statement("control_create", self._table))
-            elif not self._upgraded():
+        """Create this table and that of locks, or add the columns that an older version's table lacks.
+
+        Safe for concurrent callers.
+        """
+        self._locks.create()
+        with explained():
+            create_missing(self._connection, self._table.quoted(), statement("control_create", self._table))
+            if not self._upgraded():
                 self._upgrade()
 
     def read(self, name: str) -> ControlRow | None:
@@ -48,7 +54,7 @@ class ControlTable:
     def insert(self, row: NewControlRow) -> Sequence[str]:
         """Insert the row unless the name has one. Returns other names that relay the outbox: then inserts nothing."""
         # Two relays of different names that start at once must not both find no other name.
-        with only_one(self._connection):
+        with self._locks.only_one("control"):
             asked = {"outbox": row.outbox, "name": row.name}
             others = OwnCursor(self._connection).execute(statement("control_others", self._table), asked).fetchall()
             if not others:
@@ -89,9 +95,10 @@ class ControlTable:
     def _upgrade(self) -> None:
         change = statement("control_upgrade", self._table)
         try:
-            # Other relays of the schema would queue behind this lock request. The next take-over tries again.
-            self._connection.execute(f"SET LOCAL lock_timeout = '{_UPGRADE_SECONDS}s'")
-            OwnCursor(self._connection).execute(change)
+            with self._connection.transaction():
+                # Other relays of the schema would queue behind this lock request. The next take-over tries again.
+                self._connection.execute(f"SET LOCAL lock_timeout = '{_UPGRADE_SECONDS}s'")
+                OwnCursor(self._connection).execute(change)
         except psycopg.errors.InsufficientPrivilege as error:
             raise DatabaseRefused(
                 f"{self._table} was made by an earlier version, and this role may not change it: let its owner run "

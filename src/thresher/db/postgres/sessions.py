@@ -108,14 +108,6 @@ def explain(state: str | None, text: str, rights: str = RIGHTS) -> PipelineProbl
     return DatabaseLost(f"the database failed: {text}")
 
 
-@contextlib.contextmanager
-def only_one(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Run a transaction under an advisory lock: no other relay of this database runs one meanwhile."""
-    with explained(), connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
-        yield
-
-
 def located(connection: psycopg.Connection[Any], table: TableName) -> TableName:
     """Return the table with its schema, so that its companion tables are looked for in the same schema."""
     with explained():
@@ -126,9 +118,8 @@ def located(connection: psycopg.Connection[Any], table: TableName) -> TableName:
 
 
 def exists(connection: psycopg.Connection[Any], quoted: str) -> bool:
-    """Whether a table of that name exists, by the session's search_path."""
-    with explained():
-        row = OwnCursor(connection).execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", [quoted]).fetchone()
+    """Whether a table of that name exists, by the session's search_path. Raises the driver's errors."""
+    row = OwnCursor(connection).execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", [quoted]).fetchone()
     return row is not None and bool(row[0])
 
 

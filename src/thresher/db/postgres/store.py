@@ -1,5 +1,6 @@
 """An outbox in Postgres: the adapter of `db.outbox_store`. The contracts are in that module."""
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -14,30 +15,32 @@ from thresher.db.names import TableName
 from thresher.db.outbox_store import OutboxBacklog, Settling
 from thresher.db.postgres.backlog import read_backlog
 from thresher.db.postgres.catalog import read_relation
-from thresher.db.postgres.control import ControlTable
+from thresher.db.postgres.control import ControlTable, control_table
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.db.postgres.marks import PostgresMarks
+from thresher.db.postgres.own_tables.lock_rows import create_missing
 from thresher.db.postgres.pending_reader import PostgresPendingReader, Probe
 from thresher.db.postgres.pooler import require_own_processes
 from thresher.db.postgres.sessions import (
     connect,
     end_sessions,
-    exists,
     explained,
     incarnation,
     located,
     lock_holders,
-    only_one,
     other_sessions,
 )
 from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.db.postgres.topic_locks import PostgresTopicLocks
+from thresher.db.problem import DatabaseLost
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
 
 # From connection string and application name to a connection in autocommit.
 Connect = Callable[[str, str], psycopg.Connection[Any]]
+# Between two looks at the transactions of dispatchers.
+_ASK_AGAIN_SECONDS = 0.05
 
 
 class PostgresSession:
@@ -83,11 +86,11 @@ class PostgresSession:
             return read_relation(self.connection, self.outbox)
 
     def create_tables(self) -> None:
-        """Create the tables of control rows and of dead rows, if they are missing."""
+        """Create the tables of control rows, locks and dead rows, if they are missing."""
         self.control.create()
-        with only_one(self.connection):
-            if not exists(self.connection, self.outbox.companion("_dead")):
-                OwnCursor(self.connection).execute(statement(f"{self._shape.prefix}_dead_create", self.outbox))
+        dead = statement(f"{self._shape.prefix}_dead_create", self.outbox)
+        with explained():
+            create_missing(self.connection, self.outbox.companion("_dead"), dead)
 
     def incarnation(self) -> Incarnation:
         """Identify the database as it is now. Raises `DatabaseLost` on a standby."""
@@ -101,10 +104,29 @@ class PostgresSession:
         """Return the number of other sessions whose application name starts with `starting`, but not with `but`."""
         return other_sessions(self.connection, starting=starting, but=but, within_seconds=within_seconds)
 
-    def await_dispatchers(self) -> None:
-        """Wait until every dispatcher that has begun has ended."""
+    def await_dispatchers(self, *, first: bool, within_seconds: float) -> None:
+        """Wait until every dispatcher that may be sending has ended."""
+        deadline = time.monotonic() + within_seconds
+        # Those that begin later read the mode that was written before this look.
+        waited = self._sending(first)
+        while waited:
+            if time.monotonic() > deadline:
+                raise DatabaseLost(
+                    f"{self.outbox} is not relayed yet: dispatchers, or other transactions that lock its rows, have "
+                    f"not ended within {within_seconds:.0f} s: {'; '.join(map(str, waited.values()))}"
+                )
+            time.sleep(_ASK_AGAIN_SECONDS)
+            now = self._sending(first)
+            waited = {each: holder for each, holder in waited.items() if each in now}
+
+    def _sending(self, first: bool) -> dict[str, LockHolder]:
+        values = {"outbox": self.outbox.quoted(), "control": control_table(self.outbox.schema).quoted(), "first": first}
         with explained():
-            OwnCursor(self.connection).execute(statement("dispatch_await"), {"outbox": self.outbox.quoted()})
+            found = OwnCursor(self.connection).execute(statement("dispatch_sending"), values).fetchall()
+        return {
+            transaction: LockHolder(pid=pid, user=user, application=name, state=state, seconds=seconds, query=query)
+            for transaction, pid, user, name, state, seconds, query in found
+        }
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:
         """Return the holders of the locks for which the sessions with this application name wait."""

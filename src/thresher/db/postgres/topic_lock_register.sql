@@ -1,5 +1,5 @@
--- Inserts a lock's row, which Deimos may have inserted already. The caller holds an advisory lock, so that slots are
--- unique. A token starts from the current time, so that a row that was deleted and inserted again does not reuse
+-- Inserts a lock's row, which Deimos may have inserted already. The caller holds the outbox's lock for that, so that slots
+-- are unique. A token starts from the current time, so that a row that was deleted and inserted again does not reuse
 -- tokens.
 INSERT INTO {locks} AS l (topic, parts, slot, token)
 VALUES (%(name)s, %(parts)s, CASE WHEN %(slotted)s THEN (SELECT coalesce(max(o.slot), -1) + 1 FROM {locks} o) END,

@@ -1,6 +1,7 @@
 """The locks of an outbox's topics in Postgres, over a connection in autocommit: the adapter of `db.topic_locks`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -13,7 +14,8 @@ from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.control import control_table
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.head_queries import TOPIC, bounded_query, marked_values, require_same_table, topic_head_query
-from thresher.db.postgres.sessions import exists, explained, only_one
+from thresher.db.postgres.own_tables.lock_rows import LockRows, create_missing
+from thresher.db.postgres.sessions import explained
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, further_columns, mark_parts
@@ -83,6 +85,8 @@ class PostgresTopicLocks:
         self._cursor = OwnCursor(connection)
         self._rows = OwnCursor(connection)
         self._rows.format = Format.BINARY
+        # Slots are unique among the locks of one outbox.
+        self._registering = partial(LockRows(connection, outbox.schema).only_one, f"topics {outbox.quoted()}")
         self._of = {"outbox": outbox.quoted(), "table": table}
         self._name = locks_table(outbox, shape)
         # The statements have parameters: a percent sign in a name must not look like a parameter.
@@ -106,9 +110,8 @@ class PostgresTopicLocks:
 
     def create(self) -> None:
         """Create the table of locks, or add the columns that it lacks."""
-        with only_one(self._connection):
-            if not exists(self._connection, self._name):
-                self._connection.execute(statement("topic_lock_create", locks=self._name))
+        with explained():
+            create_missing(self._connection, self._name, statement("topic_lock_create", locks=self._name))
             row = self._cursor.execute(statement("topic_lock_upgraded"), [self._name]).fetchone()
             if row is None or not row[0]:
                 self._upgrade()
@@ -122,8 +125,9 @@ class PostgresTopicLocks:
     def _upgrade(self) -> None:
         change = statement("topic_lock_upgrade", locks=self._name)
         try:
-            self._connection.execute("SET LOCAL lock_timeout = '2s'")
-            self._connection.execute(change)
+            with self._connection.transaction():
+                self._connection.execute("SET LOCAL lock_timeout = '2s'")
+                self._connection.execute(change)
         except psycopg.errors.InsufficientPrivilege as error:
             raise DatabaseRefused(
                 f"{self._name} lacks columns of ours, and this role may not add them: let its owner run "
@@ -151,7 +155,7 @@ class PostgresTopicLocks:
 
     def register(self, topic: str, parts: int) -> int:
         """Insert the rows of a topic's locks if there are none; return the topic's number of parts."""
-        with only_one(self._connection):
+        with self._registering():
             row = self._cursor.execute(self._statement("recorded"), {"topic": lock_name(topic, 0, 1)}).fetchone()
             if row is None:
                 self._register(topic, parts)
@@ -227,7 +231,7 @@ class PostgresTopicLocks:
 
     def split(self, topic: str, parts: int, held: Sequence[TopicLock]) -> None:
         """Record another number of parts for a topic, all of whose locks are held, and free them."""
-        with only_one(self._connection):
+        with self._registering():
             for lock in held:
                 self._change("release", lock, waiting=False)
             self._cursor.execute(self._statement("split"), {"topic": topic, "parts": parts})

@@ -112,7 +112,7 @@ def take_over(
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
         if not settings.sweeps:
             # New dispatchers are refused from here on. A dispatcher that is still sending has rows that we would send.
-            session.await_dispatchers()
+            session.await_dispatchers(first=row.progress_topic_id is None, within_seconds=_ANSWER_SECONDS)
         since = since if by_locks else session.incarnation().since
         progress_limit(admin, source.topic, {**settings.kafka, **settings.producer})
     return ShardAssignment(
@@ -161,7 +161,7 @@ def give_up(settings: Settings) -> str:
         admin, source = Admin.of(settings.kafka), progress_source(settings)
         topic = known_topic(admin, source.topic, taken.progress_topic_id, pipeline=settings.name)
         _settle_layout(session, settings, taken, topic.partitions)
-        session.await_dispatchers()
+        session.await_dispatchers(first=False, within_seconds=_ANSWER_SECONDS)
         return term
 
 

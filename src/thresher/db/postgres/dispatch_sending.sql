@@ -1,0 +1,13 @@
+-- The transactions in which dispatchers may be sending rows of an outbox: they have locked it in ROW SHARE mode, and
+-- have read the control table, if they began when there was one. Others that have locked both count too; a dump locks
+-- neither so. Reads the server's own state, and waits for nothing. No index. Parameters: the outbox, the control table.
+SELECT l.virtualtransaction, nullif(l.pid, 0), a.usename, a.application_name, a.state,
+       extract(epoch FROM pg_catalog.clock_timestamp() - a.xact_start)::float8, a.query
+  FROM (SELECT h.virtualtransaction, h.pid
+          FROM pg_catalog.pg_locks h
+          JOIN pg_catalog.pg_database d ON d.oid = h.database AND d.datname = pg_catalog.current_database()
+         WHERE h.locktype = 'relation' AND h.granted AND h.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+         GROUP BY h.virtualtransaction, h.pid
+        HAVING bool_or(h.relation = pg_catalog.to_regclass(%(outbox)s) AND h.mode = 'RowShareLock')
+           AND (%(first)s OR bool_or(h.relation = pg_catalog.to_regclass(%(control)s)))) l
+  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid

@@ -1,0 +1,1 @@
+"""Our own tables in a Postgres schema: making them, their locks, and whose they may be."""

@@ -1,0 +1,84 @@
+"""Locks that only roles with rights on our own tables can take: rows of `thresher_lock`, beside the outbox.
+
+Any login of the server can take an advisory lock, and its key can be read in `pg_locks`. So no lock of ours is one.
+
+1. A lock **for a transaction** is the lock of a row. Such a transaction has a few statements and waits for nothing
+   else, so it holds vacuum back for milliseconds. It takes one such lock, and takes it first. A take-over writes no row
+   of this table that a transaction could hold.
+2. A lock **for a session** is the session's process, start and role, recorded in the row by a short transaction. It
+   ends when the session frees it, or is gone. No transaction stays open for it.
+
+Safety rests on neither: they save work, or make two steps one where the table has no constraint for it.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from thresher.db.names import TableName
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import exists, explained
+from thresher.db.statements import statement
+
+LOCKS = "thresher_lock"
+
+
+def lock_table(schema: str | None) -> TableName:
+    """Return the table of locks in a schema; without one, the session's search_path decides."""
+    return TableName(table=LOCKS, schema=schema)
+
+
+def create_missing(connection: psycopg.Connection[Any], quoted: str, ddl: str) -> None:
+    """Create a table unless there is one. Safe for concurrent callers: the second finds the table of the first.
+
+    Raises the driver's errors.
+    """
+    if exists(connection, quoted):
+        return
+    try:
+        with connection.transaction():
+            OwnCursor(connection).execute(ddl.encode())
+    except (errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation):
+        # In a race, the catalog's own indexes report the other's table by the last two.
+        if not exists(connection, quoted):
+            raise
+
+
+class LockRows:
+    """The locks of one schema, over a connection in autocommit."""
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str | None) -> None:
+        self._connection, self._table = connection, lock_table(schema)
+
+    def create(self) -> None:
+        """Create the table if it is missing."""
+        with explained():
+            create_missing(self._connection, self._table.quoted(), statement("lock_create", self._table))
+
+    @contextlib.contextmanager
+    def only_one(self, name: str) -> Iterator[None]:
+        """Run a short transaction under a lock: no other session runs one under this name meanwhile."""
+        with explained(), self._connection.transaction():
+            self._execute("enter", name)
+            yield
+
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[bool]:
+        """Hold a lock for this session while the block runs; yields False if another session holds it."""
+        with self.only_one(name):
+            held = self._execute("hold", name).rowcount == 1
+        try:
+            yield held
+        finally:
+            # If the session is broken, its end frees the lock.
+            with contextlib.suppress(psycopg.Error):
+                if held:
+                    self._execute("free", name)
+
+    def _execute(self, what: str, name: str) -> OwnCursor:
+        cursor = OwnCursor(self._connection)
+        cursor.execute(statement(f"lock_{what}", self._table), [name])
+        return cursor
