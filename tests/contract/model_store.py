@@ -205,10 +205,11 @@ class ModelSession:
         identity = str(id(self._tables))
         return Incarnation(system_id="model", since=identity, now=now, table=identity)
 
-    def end_sessions(self, *, starting: str, but: str) -> None:
+    def end_sessions(self, *, starting: str, but: str) -> Sequence[str]:
         for session in self._at.sessions:
             if session is not self and session.application.startswith(starting):
                 session.ended |= not session.application.startswith(but)
+        return ()
 
     def await_dispatchers(self, *, first: bool, within_seconds: float) -> None:
         """Return at once: the model has no dispatchers."""

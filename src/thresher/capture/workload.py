@@ -25,7 +25,7 @@ from thresher.core.errors import Superseded
 from thresher.db import statement
 from thresher.db.lock_holder import held_by
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.sessions import connect, connect_within, end_sessions, lock_holders
+from thresher.db.postgres.sessions import Leading, connect, connect_within, end_sessions, lock_holders
 from thresher.kafka.admin import Admin
 from thresher.kafka.problem import broker_problem
 from thresher.service.report import Observed
@@ -89,7 +89,17 @@ class CaptureWorkload:
                 begin_topics(admin, offsets, facts)
             taken = statement("capture_term_take", settings.tables.captures)
             OwnCursor(connection).execute(taken, [settings.name, term])
-            end_sessions(connection, starting=sessions(settings.name), but=sessions(settings.name, term))
+            kept = end_sessions(
+                connection,
+                Leading(terms=settings.tables.captures),
+                starting=sessions(settings.name),
+                but=sessions(settings.name, term),
+            )
+        if kept:
+            logger.warning(
+                "sessions of an older term were not ended, because this role may not: %s", ", ".join(kept),
+                extra={"capture": settings.name},
+            )  # fmt: skip
         return CaptureTerm(term, settings, self._policy, self._hook)
 
     def _require_no_guards(self, term: str, known: Collection[str]) -> None:

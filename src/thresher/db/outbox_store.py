@@ -289,10 +289,11 @@ class StoreSession(Protocol):
         """Identify the database as it is now. Raises `DatabaseLost` on a standby: only the primary settles rows."""
         ...
 
-    def end_sessions(self, *, starting: str, but: str) -> None:
+    def end_sessions(self, *, starting: str, but: str) -> Sequence[str]:
         """End other sessions whose application name starts with `starting`, except those that start with `but`.
 
-        The session of a stopped process would keep its row locks for ever.
+        The session of a stopped process would keep its row locks for ever. Sessions of roles that may not lead are
+        none of ours, and stay. Returns which of ours this role may not end.
         """
         ...
 

@@ -183,6 +183,6 @@ class LockingSession(StoreSession, Protocol):
     def other_sessions(self, *, starting: str, but: str, within_seconds: float | None = None) -> int:
         """Return the number of other sessions whose application name starts with `starting`, but not with `but`.
 
-        With `within_seconds`, only sessions that were active within this time count.
+        Only sessions of roles that may lead count; with `within_seconds`, only those that were active within this time.
         """
         ...

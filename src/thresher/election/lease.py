@@ -275,7 +275,7 @@ class LeaseConnection:
 
     def leader(self, row: Row) -> str:
         """Return a text that names the holder of the lease."""
-        found = self._run("holder", mark=mark_of(row.holder)).fetchone()
+        found = self._run("holder", mark=mark_of(row.holder), leases=self._table.quoted()).fetchone()
         return leader_of(row.holder, None if found is None else found[0])
 
     def take(self, holder: UUID, row: Row, *, stale: bool) -> int | None:

@@ -6,10 +6,11 @@ transaction for long, and detect a database that is no longer reachable.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, errors
 
 from thresher.core.errors import PipelineProblem
 from thresher.db.control import Incarnation
@@ -136,19 +137,55 @@ def incarnation(connection: psycopg.Connection[Any], table: TableName | None) ->
     return Incarnation(system_id=system_id, since=since, now=now, table=identity)
 
 
-def end_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str) -> None:
-    """End other sessions whose application name starts with `starting`, except those that start with `but`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leading:
+    """The tables that a role must be able to update to lead a pipeline: of terms, and the outbox if there is one.
+
+    Any login may give its sessions any name. Only sessions of our own role, or of one with these rights, are ours.
+    """
+
+    terms: TableName
+    outbox: TableName | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The parameters for `sessions_ours`."""
+        return {"terms": self.terms.quoted(), "outbox": None if self.outbox is None else self.outbox.quoted()}
+
+
+def end_sessions(connection: psycopg.Connection[Any], leading: Leading, *, starting: str, but: str) -> Sequence[str]:
+    """End our other sessions whose application name starts with `starting`, except those that start with `but`.
+
+    Returns which sessions this role may not end, each with its role.
+    """
+    kept: list[str] = []
     with explained():
-        OwnCursor(connection).execute(statement("sessions_end"), [starting, but])
+        for pid, role in _ours(connection, leading, starting, but, None):
+            try:
+                OwnCursor(connection).execute(statement("session_end"), [pid, starting])
+            except errors.InsufficientPrivilege:
+                kept.append(f"backend {pid} of role {role}")
+    return kept
 
 
 def other_sessions(
-    connection: psycopg.Connection[Any], *, starting: str, but: str, within_seconds: float | None = None
+    connection: psycopg.Connection[Any],
+    leading: Leading,
+    *,
+    starting: str,
+    but: str,
+    within_seconds: float | None = None,
 ) -> int:
-    """Return the number of other sessions whose application name starts with `starting`, but not with `but`."""
+    """Return the number of our other sessions whose application name starts with `starting`, but not with `but`."""
     with explained():
-        row = OwnCursor(connection).execute(statement("sessions_count"), [starting, but, within_seconds]).fetchone()
-    return 0 if row is None else int(row[0])
+        return len(_ours(connection, leading, starting, but, within_seconds))
+
+
+def _ours(
+    connection: psycopg.Connection[Any], leading: Leading, starting: str, but: str, within_seconds: float | None
+) -> list[tuple[Any, ...]]:
+    values = {"starting": starting, "but": but, "seconds": within_seconds, **leading.values}
+    return OwnCursor(connection).execute(statement("sessions_ours"), values).fetchall()
 
 
 def lock_holders(connection: psycopg.Connection[Any], application: str) -> Sequence[LockHolder]:

@@ -23,6 +23,7 @@ from thresher.db.postgres.own_tables.lock_rows import create_missing
 from thresher.db.postgres.pending_reader import PostgresPendingReader, Probe
 from thresher.db.postgres.pooler import require_own_processes
 from thresher.db.postgres.sessions import (
+    Leading,
     connect,
     end_sessions,
     explained,
@@ -96,13 +97,17 @@ class PostgresSession:
         """Identify the database as it is now. Raises `DatabaseLost` on a standby."""
         return incarnation(self.connection, self.outbox)
 
-    def end_sessions(self, *, starting: str, but: str) -> None:
-        """End other sessions whose application name starts with `starting`, except those that start with `but`."""
-        end_sessions(self.connection, starting=starting, but=but)
+    def end_sessions(self, *, starting: str, but: str) -> Sequence[str]:
+        """End our other sessions whose application name starts with `starting`, except those that start with `but`."""
+        return end_sessions(self.connection, self._leading, starting=starting, but=but)
 
     def other_sessions(self, *, starting: str, but: str, within_seconds: float | None = None) -> int:
-        """Return the number of other sessions whose application name starts with `starting`, but not with `but`."""
-        return other_sessions(self.connection, starting=starting, but=but, within_seconds=within_seconds)
+        """Return the number of our other sessions whose application name starts with `starting`, but not with `but`."""
+        return other_sessions(self.connection, self._leading, starting=starting, but=but, within_seconds=within_seconds)
+
+    @property
+    def _leading(self) -> Leading:
+        return Leading(terms=control_table(self.outbox.schema), outbox=self.outbox)
 
     def await_dispatchers(self, *, first: bool, within_seconds: float) -> None:
         """Wait until every dispatcher that may be sending has ended."""

@@ -2,12 +2,12 @@
 
 import logging
 import uuid
+from collections.abc import Sequence
 from typing import Protocol
 
 from thresher.core.errors import Superseded
 from thresher.db.control import ControlRow, ControlRows, Incarnation, NewControlRow
 from thresher.db.names import TableName
-from thresher.db.problem import DatabaseRefused
 from thresher.delivery.names import sessions
 from thresher.delivery.problem import ForeignProgress
 
@@ -28,8 +28,8 @@ class DriverSession(Protocol):
     def incarnation(self) -> Incarnation:
         """Return the identity of this database: which system, and since which start."""
 
-    def end_sessions(self, *, starting: str, but: str) -> None:
-        """End other sessions whose application name starts with `starting`, except those that start with `but`."""
+    def end_sessions(self, *, starting: str, but: str) -> Sequence[str]:
+        """End our other sessions whose name starts with `starting`, but not with `but`; return those that stay."""
 
 
 def own_row(session: DriverSession, name: str, *, term: str, mode: str, shards: int) -> ControlRow:
@@ -71,8 +71,11 @@ def require_known_system(name: str, row: ControlRow, system_id: str) -> None:
 
 def end_older_sessions(session: DriverSession, name: str, term: str) -> None:
     """End the database sessions of older terms: a process that is stopped could hold row locks for ever."""
-    try:
-        session.end_sessions(starting=sessions(name), but=sessions(name, term))
-    except DatabaseRefused as error:
-        # The sessions belong to another role. Postgres frees their locks once they have been idle for long enough.
-        logger.warning("sessions of an older term were not ended: %s", error, extra={"relay": name})
+    if kept := session.end_sessions(starting=sessions(name), but=sessions(name, term)):
+        # Postgres frees their locks once they have been idle for long enough.
+        logger.warning(
+            "sessions of an older term were not ended, because this role may not: %s; GRANT their role, or "
+            "pg_signal_backend, to it",
+            ", ".join(kept),
+            extra={"relay": name},
+        )
