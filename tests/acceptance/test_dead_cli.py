@@ -131,6 +131,25 @@ def test_a_long_value_is_cut_except_in_json(outbox: str, connection: psycopg.Con
     assert (other["headers"], other["values_without_name"]) == ([["a", "x"]], ["y"])
 
 
+def test_no_byte_of_a_row_controls_the_terminal(outbox: str, connection: psycopg.Connection[Any]) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202e\r"
+    connection.execute(
+        "UPDATE outbox_dead SET kafka_topic = %(all)s::text, kafka_key = convert_to(%(all)s::text, 'UTF8'), "
+        "kind = %(all)s::text, reason = %(all)s::text, kafka_value = convert_to(%(lines)s::text, 'UTF8'), "
+        "kafka_header_keys = ARRAY[%(all)s::text], kafka_header_values = ARRAY[convert_to(%(all)s::text, 'UTF8')]",
+        {"all": hostile, "lines": f"{hostile}\nreason       sent"},
+    )
+    connection.commit()
+    for words in (["show", "1"], ["list"], ["list", "--topic", hostile, "--json"], ["show", "1", "--json"]):
+        answer = dead(outbox, *words)
+        assert answer.returncode == 0, answer.stderr
+        printed = (answer.stdout + answer.stderr).replace("\n", "")
+        assert printed.isprintable(), repr(printed)
+    # A line of a value does not pass for a field.
+    assert "\nreason       sent" not in dead(outbox, "show", "1").stdout
+    assert json.loads(dead(outbox, "show", "1", "--json").stdout)["key"] == hostile
+
+
 def test_a_script_drops_all_with_yes(outbox: str) -> None:
     answer = dead(outbox, "drop", "--all", "--yes")
     assert (answer.returncode, answer.stdout, left(outbox)) == (0, "3 rows were dropped\n", 0)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, connect, resolve_dsn, table_name
-from thresher.cli.output import out
+from thresher.cli.output import result
 from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.db.postgres.control import ControlTable
@@ -43,8 +43,7 @@ def adopt(
             raise InvalidInput(f"{table} was not relayed under another name {instead_of!r}: check --instead-of")
         if not control.adopt(name, system_id=incarnation(connection, table).system_id):
             raise InvalidInput(f"there is no relay {name!r} on this database")
-    out.print(
+    result(
         f"{name} belongs to this database now. At its next start it accepts the progress topic that it finds, and a "
         "tail its slot",
-        markup=False,
     )

@@ -12,7 +12,7 @@ from thresher.archive.archiver import Archiver
 from thresher.archive.run import Archived, ArchiveJob
 from thresher.archive.target import MOST_SECONDS, TO_TABLE, Opening, Target, target_of
 from thresher.cli.options import DataSource, named_dsn, resolve_dsn, table_name
-from thresher.cli.output import AsJson, counted, emit_json, hide, note, out, working
+from thresher.cli.output import AsJson, counted, emit_json, hide, note, result, working
 from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.core.signals import stopped_by_signals
@@ -115,7 +115,7 @@ def _run(job: ArchiveJob, as_json: bool) -> None:
         )
         return
     files = f", in {counted(len(done.files), 'file', 'files')}" if done.files else ""
-    out.print(f"{counted(done.rows, 'row was', 'rows were')} moved to {where}{files}", markup=False)
+    result(f"{counted(done.rows, 'row was', 'rows were')} moved to {where}{files}")
     if stopped:
         note("stopped after the current batch: run it again for the rest")
 
@@ -125,7 +125,7 @@ def _tell_count(rows: int, job: ArchiveJob, as_json: bool) -> None:
     if as_json:
         emit_json({"rows": rows, "to": where})
     else:
-        out.print(f"{counted(rows, 'row', 'rows')} would be moved to {where}", markup=False)
+        result(f"{counted(rows, 'row', 'rows')} would be moved to {where}")
 
 
 def _where(target: Target, job: ArchiveJob) -> str:

@@ -21,7 +21,6 @@ from thresher.cli.output import (
     emit_text,
     hide,
     note,
-    out,
     result,
     table,
     working,
@@ -90,10 +89,9 @@ def run(
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
     capture = Capture(loaded)
-    with (
-        stopped_by_signals(capture),
-        pages_shown(capture, keys.status_address, by_default="status" not in completed.given, config=config),
-    ):
+    by_default = "status" not in completed.given
+    pages = pages_shown(capture, keys.status_address, by_default=by_default, hosts=keys.status_hosts, config=config)
+    with stopped_by_signals(capture), pages:
         capture.start()
         capture.wait()
     result(f"stopped; {counted(capture.captured, 'record', 'records')} captured")
@@ -137,7 +135,7 @@ def rewind(
     else:
         read = counted(done.records, "record was read", "records were read")
         keys = counted(done.keys, "key", "keys")
-        out.print(f"{read}, the newest of {keys} applied", markup=False)
+        result(f"{read}, the newest of {keys} applied")
         for failure in done.failures:
             complain(failure)
     if done.failed:
@@ -160,9 +158,9 @@ def adopt(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = 
         return
     for each in changed:
         topic, partition = each.place
-        out.print(f"{topic}/{partition}: {each.before} is now {each.now}: {each.why}", markup=False)
+        result(f"{topic}/{partition}: {each.before} is now {each.now}: {each.why}")
     if not changed:
-        out.print("every stored offset is in its log: nothing was changed")
+        result("every stored offset is in its log: nothing was changed")
 
 
 @schema_app.command("print")
@@ -188,7 +186,7 @@ def create(config: ConfigFile = None, stack: StackName = None) -> None:
         found = "\n".join(problems)
         complain(f"capture's own tables exist, but the database is not ready for this capture:\n{found}")
         raise typer.Exit(1)
-    out.print("the tables exist")
+    result("the tables exist")
 
 
 @schema_app.command()
@@ -204,11 +202,11 @@ def check(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = 
         emit_json({"usable": not problems, "findings": list(problems)})
     else:
         for problem in problems:
-            out.print(problem, markup=False)
+            result(problem)
         if problems:
             complain("the database is not ready for this capture")
         else:
-            out.print("the database is ready for this capture")
+            result("the database is ready for this capture")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -276,7 +274,7 @@ def retry(ids: Ids = None, config: ConfigFile = None, stack: StackName = None, a
         emit_json({"outcomes": {str(number): outcome for number, outcome in outcomes.items()}})
     else:
         for number, outcome in outcomes.items():
-            out.print(f"{number}: {outcome}", markup=False)
+            result(f"{number}: {outcome}")
     raise typer.Exit(1 if Outcome.FAILED in outcomes.values() else 0)
 
 
@@ -292,7 +290,7 @@ def drop(ids: Ids = None, config: ConfigFile = None, stack: StackName = None) ->
     with connect(settings.dsn) as connection, explained():
         dead = DeadRecords(connection, settings.tables, settings.name)
         dropped = sum(dead.take(number) for number in wanted)
-    out.print(counted(dropped, "record was dropped", "records were dropped"))
+    result(counted(dropped, "record was dropped", "records were dropped"))
 
 
 def _load(config: Path | None, flags: Mapping[str, Any], remarks: list[str]) -> "CaptureConfiguration":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, emit_json, emit_text, note
+from thresher.cli.output import AsJson, emit_json, emit_line, emit_text, note
 
 if TYPE_CHECKING:
     from thresher.config.form import Rule
@@ -83,7 +83,7 @@ def check(
         facts = {"pipeline": chosen.value, **checked.facts, "functions": list(checked.functions)}
         emit_json({"works": True, **facts, "problems": [], "remarks": remarks})
     else:
-        emit_text(f"the configuration can work: {checked.line}")
+        emit_line(f"the configuration can work: {checked.line}")
 
 
 @app.command("print")

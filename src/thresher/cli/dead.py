@@ -12,14 +12,13 @@ from thresher.cli.options import DataSource, SchemaName, connect
 from thresher.cli.output import (
     AsJson,
     Yes,
-    beginning,
     counted,
+    emit_field,
     emit_json,
-    emit_text,
     note,
-    out,
     require_consent,
     require_terminal,
+    result,
     table,
 )
 from thresher.cli.stack.choosing import StackName
@@ -85,7 +84,7 @@ def list_rows(
         rest="'thresher dead show ID'",
     )
     if len(found) > rows:
-        out.print("there are more: raise --rows, or select by --topic or --kind")
+        result("there are more: raise --rows, or select by --topic or --kind")
 
 
 @app.command()
@@ -118,7 +117,7 @@ def show(
             emit_json(whole)
         else:
             for name, value in whole.items():
-                emit_text(f"{name:12} {beginning(value)}")
+                emit_field(name, value)
 
 
 @app.command()
@@ -203,7 +202,7 @@ def _tell(count: int, one: str, many: str, as_json: bool) -> None:
     if as_json:
         emit_json({"rows": count})
     else:
-        out.print(counted(count, one, many))
+        result(counted(count, one, many))
 
 
 def _dead(connection: psycopg.Connection[Any], at: ChosenOutbox) -> DeadRows:

@@ -7,7 +7,7 @@ import typer
 
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, SchemaName, connect, resolve_dsn, table_name
-from thresher.cli.output import AsJson, complain, counted, emit_json, emit_text, out, table
+from thresher.cli.output import AsJson, complain, counted, emit_json, emit_text, result, table
 from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db.repeatable import repeatable
@@ -42,7 +42,7 @@ def create(
     name = table_name(inbox, schema)
     with connect(resolve_dsn(ds, stack)) as connection:
         made = create_inbox(connection, name)
-    out.print(f"{name} {'created' if made else 'is there already, and usable'}", markup=False)
+    result(f"{name} {'created' if made else 'is there already, and usable'}")
 
 
 @app.command()
@@ -61,11 +61,11 @@ def check(
         emit_json({"table": str(name), "usable": not problems, "findings": list(problems)})
     else:
         for problem in problems:
-            out.print(problem, markup=False)
+            result(problem)
         if problems:
             complain(f"{name} cannot serve as an inbox")
         else:
-            out.print(f"{name} can serve as an inbox", markup=False)
+            result(f"{name} can serve as an inbox")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -91,7 +91,7 @@ def trim(
     if as_json:
         emit_json({"rows": removed})
     else:
-        out.print(counted(removed, "row was removed", "rows were removed"))
+        result(counted(removed, "row was removed", "rows were removed"))
 
 
 @dead_app.command("list")
@@ -150,7 +150,7 @@ def drop(
         if missing:
             connection.rollback()
             raise InvalidInput(f"no such messages: {', '.join(map(str, missing[:10]))}; nothing was changed")
-    out.print(counted(len(ids), "message was dropped", "messages were dropped"))
+    result(counted(len(ids), "message was dropped", "messages were dropped"))
 
 
 def _plain(message: DeadMessage) -> dict[str, Any]:

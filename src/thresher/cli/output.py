@@ -1,4 +1,7 @@
-"""All that the command prints: results on standard output, everything else on standard error."""
+"""All that the command prints: results on standard output, everything else on standard error.
+
+Text for people is escaped: nothing that a stranger wrote to a table, a topic or a page reaches a terminal as it is.
+"""
 
 import contextlib
 import json
@@ -18,6 +21,7 @@ from rich.markup import escape
 
 from thresher.cli.layout.fitting import fitted
 from thresher.core.errors import InvalidInput
+from thresher.core.printable import printable
 
 # Tables, progress bars and the stack are imported where they are used: most commands start without them.
 if TYPE_CHECKING:
@@ -55,7 +59,7 @@ def hide(mask: Callable[[str], str]) -> None:
         if _log is not None:
             _log.critical("unexpected, which is a bug: %s", error, exc_info=(kind, error, trace))
             return
-        sys.stderr.write(mask("".join(traceback.format_exception(kind, error, trace))))
+        sys.stderr.write(printable(mask("".join(traceback.format_exception(kind, error, trace)))))
 
     def show_of_thread(ended: threading.ExceptHookArgs) -> None:
         if ended.exc_value is not None:
@@ -71,8 +75,13 @@ def emit_json(content: object) -> None:
 
 
 def emit_text(text: str) -> None:
-    """Print text as it is."""
+    """Print text of our own, such as DDL, as it is."""
     typer.echo(text)
+
+
+def emit_line(text: str) -> None:
+    """Print a line of a result that holds the text of others."""
+    typer.echo(printable(text))
 
 
 def result(text: str) -> None:
@@ -80,7 +89,7 @@ def result(text: str) -> None:
     if _log is not None:
         _log.info(text)
     else:
-        out.print(text)
+        out.print(printable(text), markup=False)
 
 
 def note(text: str) -> None:
@@ -88,7 +97,7 @@ def note(text: str) -> None:
     if _log is not None:
         _log.info(text)
     else:
-        err.print(escape(_mask(text)), soft_wrap=not err.is_terminal)
+        err.print(escape(printable(_mask(text))), soft_wrap=not err.is_terminal)
 
 
 def complain(text: str) -> None:
@@ -96,7 +105,7 @@ def complain(text: str) -> None:
     if _log is not None:
         _log.error("it ends: %s", text)
     else:
-        err.print(f"[bold red]error:[/] {escape(_mask(text))}", soft_wrap=not err.is_terminal)
+        err.print(f"[bold red]error:[/] {escape(printable(_mask(text)))}", soft_wrap=not err.is_terminal)
 
 
 def require_terminal(what: str) -> None:
@@ -108,7 +117,7 @@ def require_terminal(what: str) -> None:
 def require_consent(question: str) -> None:
     """Ask on the terminal, and leave the command with exit code 1 unless the answer is yes."""
     # On standard error: Typer's own prompt writes a blank to standard output.
-    err.print(escape(f"{question} [y/N] "), end="")
+    err.print(escape(printable(f"{question} [y/N] ")), end="")
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         note("nothing was changed")
         raise typer.Exit(1)
@@ -119,17 +128,18 @@ def counted(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
-def beginning(value: object) -> str:
-    """Return a value for people. A long one is cut, and its length is added; None becomes an empty text."""
+def emit_field(name: str, value: object, *, width: int = 12) -> None:
+    """Print a field of a row or message. A long value is cut, its further lines are indented, and None is nothing."""
     text = "" if value is None else str(value)
-    if len(text) <= _SHOWN:
-        return text
-    return f"{text[:_SHOWN]}… ({len(text):,} characters: --json shows all)"
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}… ({len(text):,} characters: --json shows all)"
+    # An indented line cannot pass for another field.
+    emit_line(f"{name:{width}} {text}".replace("\n", "\n" + " " * (width + 1)))
 
 
 def sentence(text: str) -> None:
     """Print a result for people, wrapped between words to the width of the terminal, if any."""
-    width = _width()
+    width, text = _width(), printable(text)
     for line in [text] if width is None else textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
         typer.echo(line)
 
@@ -153,7 +163,7 @@ def table(
     shown = Table(*found.columns)
     for row in found.rows:
         shown.add_row(*map(escape, row))
-    out.print(f"[bold]{escape(title)}[/]")
+    out.print(f"[bold]{escape(printable(title))}[/]")
     # A separate console, because Rich shrinks a table to the width of its console.
     wide = Console(highlight=False, emoji=False)
     wide.width = max(wide.width, wide.measure(shown, options=wide.options.update(width=_UNLIMITED)).maximum)

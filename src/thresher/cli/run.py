@@ -71,8 +71,10 @@ def run(
         step_down_seconds=loaded.step_down_seconds,
     )
 
-    by_default = loaded.status_by_default
-    with stopped_by_signals(harvest), pages_shown(harvest, loaded.status, by_default=by_default, config=config):
+    pages = pages_shown(
+        harvest, loaded.status, by_default=loaded.status_by_default, hosts=loaded.status_hosts, config=config
+    )
+    with stopped_by_signals(harvest), pages:
         harvest.start()
         harvest.wait()
     result(f"stopped; {counted(harvest.relayed, 'row', 'rows')} relayed")

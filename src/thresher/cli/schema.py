@@ -16,7 +16,7 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import AsJson, complain, emit_json, emit_text, out
+from thresher.cli.output import AsJson, complain, emit_json, emit_text, result
 from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
@@ -110,7 +110,7 @@ def create(
         made = create_schema(connection, name, shape)
         if topic_lock:
             create_locks(connection, name, shape)
-    out.print(f"{name} {'created' if made else 'is there already, and usable'}", markup=False)
+    result(f"{name} {'created' if made else 'is there already, and usable'}")
 
 
 @app.command()
@@ -134,9 +134,9 @@ def check(
         emit_json({"table": str(name), "usable": outcome.usable, "findings": findings})
     else:
         for finding in outcome.findings:
-            out.print(str(finding), markup=False)
+            result(str(finding))
         if outcome.usable:
-            out.print(f"{name} can serve as an outbox", markup=False)
+            result(f"{name} can serve as an outbox")
         else:
             complain(f"{name} cannot serve as an outbox")
     raise typer.Exit(0 if outcome.usable else 1)

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from thresher.cli.status.running import listed
@@ -16,9 +16,16 @@ logger = logging.getLogger("thresher")
 
 @contextlib.contextmanager
 def pages_shown(
-    service: Service, at: tuple[str, int] | None, *, by_default: bool, config: Path | None = None
+    service: Service,
+    at: tuple[str, int] | None,
+    *,
+    by_default: bool,
+    hosts: Sequence[str] = (),
+    config: Path | None = None,
 ) -> Iterator[None]:
     """Serve the pages at this address; None: not at all. With `by_default`, a free port is used if this one is in use.
+
+    They answer under the name of the address and under the names in `hosts`.
 
     Meanwhile 'thresher status' finds the process, also by the file `config` that it was started with.
     """
@@ -29,7 +36,7 @@ def pages_shown(
     try:
         workload = service.workload
         with (
-            _server(*at, board, by_default=by_default) as server,
+            _server(*at, board, hosts=(at[0], *hosts), by_default=by_default) as server,
             listed(kind=workload.wording.label, name=workload.name, host=at[0], port=server.port, config=config),
         ):
             yield
@@ -37,16 +44,16 @@ def pages_shown(
         board.close()
 
 
-def _server(host: str, port: int, board: StatusPages, *, by_default: bool) -> Server:
+def _server(host: str, port: int, board: StatusPages, *, hosts: Sequence[str], by_default: bool) -> Server:
     try:
-        server = Server(host, port, board.pages)
+        server = Server(host, port, board.pages, hosts=hosts)
     except OSError as error:
         if not by_default:
             raise InvalidInput(
                 f"status: cannot listen on {host}:{port}: {error}; give another port, or leave it out, and a free one "
                 "is taken"
             ) from error
-        server = Server(host, 0, board.pages)
+        server = Server(host, 0, board.pages, hosts=hosts)
         logger.warning(
             "%s:%d is in use: this process answers to 'thresher status --at %s:%d'", host, port, host, server.port
         )

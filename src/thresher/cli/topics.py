@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, emit_json, hide, note, out, table
+from thresher.cli.output import AsJson, emit_json, hide, note, result, table
 from thresher.cli.stack.choosing import StackName, with_stack
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def split(
         raise InvalidInput(f"{shorten(topic)} cannot be a topic's name")
     before = change_split(_settings(config, stack), topic, parts, wait_seconds=wait)
     was = f", and was in {before}" if before not in {0, parts} else ""
-    out.print(f"topic {topic} is locked in {parts} part{'s' * (parts > 1)}{was}", markup=False)
+    result(f"topic {topic} is locked in {parts} part{'s' * (parts > 1)}{was}")
 
 
 def _settings(config: Path | None, stack: str | None) -> "Settings":

@@ -19,7 +19,7 @@ from thresher.cli.options import (
     require_no_flag,
     table_name,
 )
-from thresher.cli.output import AsJson, emit_json, emit_text, note, table
+from thresher.cli.output import AsJson, emit_json, emit_line, note, table
 from thresher.cli.stack.choosing import StackName, named_endpoints, stack_hint
 from thresher.config.property_pairs import properties
 from thresher.core.errors import InvalidInput
@@ -230,12 +230,12 @@ def _show(verdict: Verdict) -> None:
         lines = verdict.examples.get(name, ())
         if lines:
             count = getattr(verdict, name)
-            emit_text(f"{_FIGURES[name]}: {count:,}" + (f", the first {len(lines)}" if len(lines) < count else ""))
+            emit_line(f"{_FIGURES[name]}: {count:,}" + (f", the first {len(lines)}" if len(lines) < count else ""))
             for line in lines:
-                emit_text(f"  {line}")
+                emit_line(f"  {line}")
     for line in verdict.objections:
-        emit_text(line)
-    emit_text(verdict.line())
+        emit_line(line)
+    emit_line(verdict.line())
 
 
 def _figure(value: Any) -> str:

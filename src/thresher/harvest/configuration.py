@@ -47,6 +47,7 @@ class Configuration:
     status: tuple[str, int] | None
     # The port is the default: another free port may be used.
     status_by_default: bool
+    status_hosts: tuple[str, ...]
     spark: SparkOptions
     # Seconds without progress after which a leader steps down.
     step_down_seconds: float
@@ -139,6 +140,7 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
         ),
         status=form.status_address,
         status_by_default="status" not in completed.given,
+        status_hosts=form.status_hosts,
         spark=form.spark_options,
         step_down_seconds=form.step_down_seconds,
         metrics_seconds=form.metrics_seconds,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from thresher.core.printable import printable, printable_json
 from thresher.observe.repeats import Repeats
 
 _PACKAGE = "thresher"
@@ -56,14 +57,18 @@ class JsonFormatter(logging.Formatter):
             }
         if record.stack_info:
             line["stack"] = record.stack_info
-        return json.dumps(line, ensure_ascii=False)
+        return printable_json(json.dumps(line, ensure_ascii=False))
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line of text, followed by its traceback."""
+    """Formats a record as one line of text, followed by its traceback, for a terminal: see `printable`."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the traceback if there is one."""
+        return printable(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that `logging` calls
         """Return the line, with the number of equal lines that were left out."""

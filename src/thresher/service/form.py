@@ -27,6 +27,7 @@ OF_ELECTION = {
     "min_poll_seconds": ElectionKind.NELI,
     "max_poll_seconds": ElectionKind.NELI,
 }
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 _ELECTION = ElectionSettings()
 
 
@@ -74,6 +75,11 @@ class ServiceForm(Form):
         description="Address for 'thresher status', probes and Prometheus, HOST:PORT or off. If the key is not given "
         "and the port is in use, a free port is used and logged: give each of several relays on one machine its own.",
     )
+    status_hosts: Texts = Field(
+        default=(),
+        description="Host names under which the status pages answer, besides addresses and `localhost`: those that "
+        "your probes and Prometheus use.",
+    )
     spark_master: Annotated[str | None, DefaultText("local threads")] = Field(
         default=None, description="The Spark master, such as `spark://HOST:PORT`."
     )
@@ -112,6 +118,13 @@ class ServiceForm(Form):
         if status != "off" and (not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535):
             raise ValueError(f"HOST:PORT is needed, or 'off', not {shorten(status)}")
         return status
+
+    @field_validator("status_hosts")
+    @classmethod
+    def _status_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [shorten(host) for host in hosts if not _HOST_NAME.fullmatch(host)]:
+            raise ValueError(f"names without a port are needed, such as relay.example.com, not {', '.join(wrong)}")
+        return hosts
 
     @property
     def longest_poll_seconds(self) -> float:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
+from thresher.core.printable import printable
+
 # The width to which values are shortened.
 SHORTEST = 24
 # A column's border and the blanks on both sides; the table has one border more.
@@ -75,8 +77,7 @@ def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _one_line(value: str) -> str:
-    letters = " ".join(value.split("\n"))
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in letters)
+    return printable(value.replace("\n", " ").replace("\t", " "))
 
 
 def _cut(value: str) -> str:

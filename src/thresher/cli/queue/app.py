@@ -15,7 +15,7 @@ import typer
 
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, counted, emit_json, note, out, sentence, table
+from thresher.cli.output import AsJson, counted, emit_json, note, result, sentence, table
 from thresher.cli.queue import dead, tracking
 from thresher.cli.queue.loading import (
     ConfigFile,
@@ -298,7 +298,7 @@ def stats(
     if found.malformed_markers:
         count = found.malformed_markers
         what = ("record of the marker topic is no marker", "records of the marker topic are no markers")
-        out.print(counted(count, *what))
+        result(counted(count, *what))
     for problem in unread:
         note(problem)
     raise typer.Exit(4 if unread else 0)
@@ -331,5 +331,5 @@ def _print_message(message: "Message", as_json: bool) -> None:
     if as_json:
         emit_json(described(message.id, message))
     else:
-        # Bytes are printed as they are.
-        typer.echo(message.payload)
+        # A pipe or a file gets the bytes as they are.
+        typer.echo(text_of(message.payload) if sys.stdout.isatty() else message.payload)

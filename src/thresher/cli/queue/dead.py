@@ -11,11 +11,11 @@ from thresher.cli.output import (
     AsJson,
     Yes,
     counted,
+    emit_field,
     emit_json,
-    emit_text,
-    out,
     require_consent,
     require_terminal,
+    result,
     table,
 )
 from thresher.cli.queue.loading import ConfigFile, form, given_queue_id, load_config, text_of
@@ -66,7 +66,7 @@ def list_letters(
         rest="'thresher queue dead show ID'",
     )
     if len(found) > most:
-        out.print(f"and {len(found) - most:,} more: --max {len(found)} shows them")
+        result(f"and {len(found) - most:,} more: --max {len(found)} shows them")
 
 
 def show(
@@ -90,7 +90,7 @@ def show(
             emit_json(whole)
         else:
             for name, value in whole.items():
-                emit_text(f"{name:16} {'' if value is None else value}")
+                emit_field(name, value, width=16)
 
 
 def replay(
@@ -177,7 +177,7 @@ def _change(
     if as_json:
         emit_json({"messages": count})
     else:
-        out.print(counted(count, *what))
+        result(counted(count, *what))
 
 
 def _found(config: Any, flags: Mapping[str, Any], queue: str | None) -> "list[DeadLetter]":

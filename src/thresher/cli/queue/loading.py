@@ -9,6 +9,7 @@ import typer
 
 from thresher.cli.output import hide
 from thresher.core.errors import InvalidInput
+from thresher.core.printable import printable
 from thresher.core.secrets import mask_logs
 from thresher.observe.logs import configure_logging
 
@@ -62,6 +63,5 @@ def given_queue_id(given: str, problems: list[str]) -> bytes:
 
 
 def text_of(content: bytes) -> str:
-    """Return bytes as printable text for a table: a sender must not control an operator's terminal."""
-    text = content.decode("utf-8", "backslashreplace")
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    """Return bytes as text for people."""
+    return printable(content.decode("utf-8", "backslashreplace"))

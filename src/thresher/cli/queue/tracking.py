@@ -58,10 +58,8 @@ def track(
         logging.getLogger("thresher").warning(remark)
     tracker = Tracker(loaded)
     by_default = "status" not in completed.given
-    with (
-        stopped_by_signals(tracker),
-        pages_shown(tracker, keys.status_address, by_default=by_default, config=config),
-    ):
+    pages = pages_shown(tracker, keys.status_address, by_default=by_default, hosts=keys.status_hosts, config=config)
+    with stopped_by_signals(tracker), pages:
         tracker.start()
         tracker.wait()
     result(f"stopped; {counted(tracker.redelivered, 'message', 'messages')} redelivered")

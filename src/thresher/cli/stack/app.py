@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out, table
+from thresher.cli.output import AsJson, emit_json, emit_line, emit_text, err, fetching, note, result, table
 from thresher.cli.stack.choosing import export_lines, known_stacks, named_endpoints
 from thresher.devstack.named_stack import Endpoints, NamedStack, Spec, all_stacks
 from thresher.devstack.problem import StackProblem
@@ -70,7 +70,7 @@ def down(name: Name = _DEFAULT, discard: Annotated[bool, typer.Option(help="Dele
     if name != _DEFAULT and not stack.known:
         raise StackProblem(f"there is no stack {name!r}; {known_stacks()}")
     stopped = stack.down(discard=discard)
-    out.print(f"stack {name!r} {'stopped' if stopped else 'was not running'}{', data discarded' if discard else ''}")
+    result(f"stack {name!r} {'stopped' if stopped else 'was not running'}{', data discarded' if discard else ''}")
 
 
 @app.command()
@@ -83,7 +83,7 @@ def status(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
         if as_json:
             emit_json({"name": name, "running": False, "state": state})
         else:
-            out.print(f"stack {name!r}: {state}")
+            result(f"stack {name!r}: {state}")
             if not stack.exists:
                 note(known_stacks())
         raise typer.Exit(1)
@@ -125,14 +125,14 @@ def logs(
     for each, path in wanted.items():
         text, places[each] = _last_lines(path, lines)
         for line in text:
-            emit_text(line if server else f"{each}: {line}")
+            emit_line(line if server else f"{each}: {line}")
     while follow:
         time.sleep(_KEEP_UP_SECONDS)
         for each, path in wanted.items():
             with path.open(encoding="utf-8", errors="replace") as log:
                 log.seek(places[each])
                 for line in log:
-                    emit_text(line.rstrip("\n") if server else f"{each}: {line.rstrip()}")
+                    emit_line(line.rstrip("\n") if server else f"{each}: {line.rstrip()}")
                 places[each] = log.tell()
 
 

@@ -5,6 +5,9 @@ from typing import Any
 
 from thresher.core.errors import InvalidInput, ThresherError
 
+# The status of an answer to a request under an unknown name.
+MISDIRECTED = 421
+
 
 class RelayUnreachable(ThresherError):  # noqa: N818
     """No process answers at the address."""
@@ -30,6 +33,10 @@ def ask(at: str) -> dict[str, Any]:
 
 
 def _why(at: str, error: Exception) -> str:
+    if getattr(error, "code", None) == MISDIRECTED:
+        return (
+            f"the process at {at} does not answer under this name: use its address, or add the name to its status_hosts"
+        )
     reason = getattr(error, "reason", error)
     if isinstance(reason, ConnectionRefusedError):
         return (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import counted, hide, out, result, write_to_log
+from thresher.cli.output import counted, hide, result, write_to_log
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
 from thresher.db.lsn import lsn_text
@@ -63,7 +63,8 @@ def run(
         step_down_seconds=keys.step_down_seconds,
     )
     by_default = "status" not in loaded.completed.given
-    with stopped_by_signals(tail), pages_shown(tail, keys.status_address, by_default=by_default, config=config):
+    pages = pages_shown(tail, keys.status_address, by_default=by_default, hosts=keys.status_hosts, config=config)
+    with stopped_by_signals(tail), pages:
         tail.start()
         tail.wait()
     result(f"stopped; {counted(tail.relayed, 'row', 'rows')} published")
@@ -101,7 +102,7 @@ def join(
         )
     )
     begins = switching.join(settings, term)
-    out.print(f"{settings.outbox} is read from the WAL from {lsn_text(begins)} on: start the tail", markup=False)
+    result(f"{settings.outbox} is read from the WAL from {lsn_text(begins)} on: start the tail")
 
 
 def leave(config: ConfigFile = None, stack: StackName = None, *, flags: Mapping[str, Any]) -> None:
@@ -114,10 +115,9 @@ def leave(config: ConfigFile = None, stack: StackName = None, *, flags: Mapping[
 
     settings = _loaded(config, stack, flags).settings
     deleted = switching.leave(settings)
-    out.print(
+    result(
         f"{settings.outbox} belongs to a relay from now on; deleted from it: "
         f"{counted(deleted, 'row that was published', 'rows that were published')}. Start the relay",
-        markup=False,
     )
 
 

@@ -9,7 +9,7 @@ import typer
 
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, TableShape, connect, resolve_dsn, table_name
-from thresher.cli.output import AsJson, complain, emit_json, note, out
+from thresher.cli.output import AsJson, complain, emit_json, note, result
 from thresher.cli.stack.choosing import StackName
 from thresher.db.log_names import slot_name
 from thresher.db.lsn import lsn_text
@@ -56,9 +56,9 @@ def create(
         name = slot or default
         published, made = create_slot(slots, name, publication or name, source)
     if published:
-        out.print(f"publication {publication or name} created", markup=False)
+        result(f"publication {publication or name} created")
     kept = ", kept on standbys that synchronise slots" if made.failover else ""
-    out.print(f"slot {name} created at {lsn_text(made.confirmed or 0)}{kept}", markup=False)
+    result(f"slot {name} created at {lsn_text(made.confirmed or 0)}{kept}")
 
 
 @app.command()
@@ -86,9 +86,8 @@ def check(
             note(warning)
         if not found.problems and found.slot is not None:
             kept, start = found.slot.retained_bytes or 0, lsn_text(found.slot.confirmed or 0)
-            out.print(
+            result(
                 f"slot {name} can be read from {start} on; the server keeps {kept:,} bytes of WAL for it",
-                markup=False,
             )
     raise typer.Exit(LogUnreadable.exit_code if found.problems else 0)
 
@@ -112,7 +111,7 @@ def drop(
         slots.drop(name)
         if with_publication is not None:
             slots.drop_publication(with_publication)
-    out.print(f"slot {name} dropped", markup=False)
+    result(f"slot {name} dropped")
 
 
 @contextmanager
