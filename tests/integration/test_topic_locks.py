@@ -174,6 +174,56 @@ def test_a_row_without_its_partition_dies_across_worker_turns(place: Places) -> 
     assert at.locks()[at.topic]["waiting_at"] is None
 
 
+def test_an_alarm_ends_once_the_row_is_set_aside(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1", partition=99))
+    with (
+        at.backend(threads=1, limits={"grace_seconds": 3.0}) as one,
+        at.backend(threads=1, limits={"grace_seconds": 3.0}) as other,
+    ):
+        at.until(one, lambda: at.topic in one.alarms or at.topic in other.alarms)
+        at.until_sent(one)
+        at.until(one, lambda: not one.alarms and not other.alarms)
+    assert len(at.dead()) == 1
+
+
+def test_a_backend_that_ends_says_so(place: Places, caplog: pytest.LogCaptureFixture) -> None:
+    at = place()
+    at.sql("DROP TABLE outbox")
+    backend = DbBackend(at.locked_settings(), threads=1)
+    backend.start()
+    eventually(lambda: not backend.running, 60.0)
+    assert "outbox" in backend.alarms["(relay)"]
+    (told,) = [each for each in caplog.records if each.levelname == "CRITICAL"]
+    assert "sends nothing" in told.getMessage()
+    with pytest.raises(DatabaseRefused):
+        backend.wait()
+
+
+def test_more_topics_than_producers_are_kept_are_sent(place: Places) -> None:
+    at = place()
+    topics = at.topics(20)
+    # A rest of `lock_seconds` would be longer than the test.
+    with at.backend(threads=3, locking={"lock_seconds": 600.0}) as backend:
+        at.stash(*(Message(topic=topic, key="k", value="1") for topic in topics))
+        at.until_sent(backend)
+    assert len(at.read(20, *topics)) == 20
+
+
+def test_a_second_misplaced_row_has_a_grace_of_its_own(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1", partition=99))
+    with at.backend(threads=1, limits={"grace_seconds": 4.0}) as backend:
+        at.until(backend, lambda: at.locks().get(at.topic, {}).get("waiting_at"))
+        time.sleep(2.0)
+        began = time.monotonic()
+        at.stash(Message(topic=at.topic, key="l", value="2", partition=98))
+        at.until_sent(backend)
+        assert time.monotonic() - began >= 4.0
+    assert len(at.dead()) == 2
+    assert at.locks()[at.topic]["waiting_at"] is None
+
+
 def test_a_recorded_split_is_not_overwritten_by_stale_workers(place: Places) -> None:
     at = place()
     joined(at.locked_settings())
@@ -397,14 +447,13 @@ def test_a_worker_that_inited_too_late_leaves_before_it_writes(place: Places) ->
         assert at.locks()[at.topic]["locked_by"] == "another"
 
 
-def test_a_topic_whose_producer_is_refused_is_paused(place: Places) -> None:
+def test_an_error_of_our_own_rests_a_topic_only_shortly(place: Places) -> None:
     at = place()
     topics = at.topics(2)
     at.stash(*(Message(topic=topic, key="k", value="1") for topic in topics))
     faulty, Refusing.left = "tests.relay.locked_place:refusing_first", 2
-    with at.backend(threads=1, producer_factory=faulty, locking={"lock_seconds": 2.0}) as backend:
-        at.until(backend, lambda: any(lock["error"] for lock in at.locks().values()))
-        at.until(backend, lambda: at.pending() <= 1)
+    # A rest of `lock_seconds` would be longer than the test.
+    with at.backend(threads=1, producer_factory=faulty, locking={"lock_seconds": 600.0}) as backend:
         at.until_sent(backend)
     assert backend.counts["errored_turns"] == 1
     assert sorted(record.topic() or "" for record in at.read(2, *topics)) == topics

@@ -42,7 +42,8 @@ class LockState:
     parts: int = 1
     token: int | None = None
     free: bool = True
-    errored: bool = False
+    # Whether the topic has failed since it was last sent, or single rows of it wait.
+    troubled: bool = False
 
     @property
     def name(self) -> str:
@@ -61,10 +62,11 @@ class TopicLock:
     # The partition of the progress topic, and the number in the transactional id. A lock keeps its slot for ever.
     slot: int
     retries: int = 0
-    # For how long the topic has been missing or forbidden, and for how long single rows of it have waited. Both count
-    # over all processes.
+    # For how long the topic has been missing or forbidden, and for how long single rows of it have waited: those with
+    # ids up to `waiting_id`. All count over all processes.
     missing_seconds: float = 0.0
     waiting_seconds: float = 0.0
+    waiting_id: int = 0
 
     @property
     def name(self) -> str:
@@ -138,14 +140,18 @@ class TopicLocks(Protocol):
         """Restart the time after which the lock expires. Raises `LockLost`."""
         ...
 
-    def release(self, lock: TopicLock, *, waiting: bool = False) -> None:
-        """Free the lock without an error. `waiting`: single rows of the topic cannot be sent yet. Raises `LockLost`."""
+    def release(self, lock: TopicLock, *, waiting: tuple[int, int] | None = None) -> None:
+        """Free the lock without an error. Raises `LockLost`.
+
+        `waiting` has the first and the last id of rows that cannot be sent yet.
+        """
         ...
 
-    def fail(self, lock: TopicLock, reason: str, *, missing: bool = False) -> None:
+    def fail(self, lock: TopicLock, reason: str, *, missing: bool = False, early_seconds: float = 0.0) -> None:
         """Free the lock with an error: nobody takes it before it has expired. Raises `LockLost`.
 
-        `missing`: the topic does not exist or is forbidden. Its grace period counts from the first such error.
+        `missing`: the topic does not exist or is forbidden. Its grace period counts from the first such error. The lock
+        expires `early_seconds` sooner than others.
         """
         ...
 

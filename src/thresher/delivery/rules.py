@@ -22,9 +22,11 @@ class Rules:
 
     poison: Poison = Poison.DEAD_LETTER
     grace_seconds: float = 60.0
-    # The part of the grace that is over already, under other processes: for topics, and for single rows.
+    # The part of the grace that is over already, under other processes: for topics, and for single rows with ids up to
+    # `row_waited_id`.
     waited_seconds: float = 0.0
     row_waited_seconds: float = 0.0
+    row_waited_id: int = 0
     # Transforms may send rows of several stored topics and keys to the same topic and key.
     merging: bool = False
 
@@ -33,10 +35,9 @@ class Rules:
         """How long rows still wait for a missing topic."""
         return max(0.0, self.grace_seconds - self.waited_seconds)
 
-    @property
-    def row_grace_seconds(self) -> float:
-        """How long a single row that cannot be sent yet still waits."""
-        return max(0.0, self.grace_seconds - self.row_waited_seconds)
+    def row_waited(self, id_: int) -> float:
+        """Return how long a single row has waited already, in seconds."""
+        return self.row_waited_seconds if id_ <= self.row_waited_id else 0.0
 
     def grace_over_reason(self, why: str) -> str:
         """Return the dead-letter reason of a row whose grace is over."""

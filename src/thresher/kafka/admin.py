@@ -1,6 +1,5 @@
 """The administration of a cluster: its brokers, its topics and their sizes. No records are read or written here."""
 
-import concurrent.futures
 import contextlib
 import logging
 import time
@@ -19,8 +18,11 @@ _REQUEST_SECONDS = 15.0
 # For a request whose answer is optional.
 _SHORT_SECONDS = 3.0
 _REFRESH_MS = 2_000
-# How long a cluster may refuse credentials that it will accept, and how often the client is polled.
+# How long a cluster may refuse credentials that it will accept, and the pause between two questions.
 _REFUSED_SECONDS, _LOOK_SECONDS = 3.0, 0.1
+# The time-outs of the calls of `require_answer`, and the topic that they ask for: a question for all may be large.
+_CALLS_SECONDS, _ASKED_FOR = (1.0, 2.0, 4.0, 8.0), "__consumer_offsets"
+_NOBODY = KafkaError(KafkaError._ALL_BROKERS_DOWN, "the broker that answered names no broker that is up")
 # The errors of a cluster while a topic is new or its leader moves.
 _SETTLING = frozenset(
     {
@@ -75,6 +77,8 @@ class Admin:
             **({} if config and "debug" in config else _QUIET),
             **(config or {}),
             "bootstrap.servers": bootstrap,
+            # A question for a topic must not create it.
+            "allow.auto.create.topics": False,
             "error_cb": self._errors.append,
         }
         self.client = AdminClient(properties, logger=_logger)
@@ -85,29 +89,37 @@ class Admin:
         return cls(str(config.get("bootstrap.servers", "")), config)
 
     def require_answer(self) -> None:
-        """Require that the cluster answers. Raises `KafkaException` with the client's own error, not just a time-out.
+        """Require that the cluster answers, and that a broker is up. Raises `KafkaException` with the client's error.
 
-        If credentials are refused for 3 s, this raises without waiting for the time-out.
+        If credentials are refused for 3 s, this raises without waiting for the time-out. `list_topics` asks: a broker
+        that names no broker, as a fenced one does, makes `describe_cluster` abort the whole process (librdkafka 2.16).
         """
-        asked = self.client.describe_cluster(request_timeout=_REQUEST_SECONDS)
         began = time.monotonic()
-        while not asked.done():
-            concurrent.futures.wait([asked], _LOOK_SECONDS)
+        last: KafkaError | None = None
+        # Short calls first, because a call reports no refusal before it ends; long ones for a cluster that is slow.
+        for seconds in _CALLS_SECONDS:
+            deadline = time.monotonic() + seconds
+            while (left := deadline - time.monotonic()) > 0:
+                try:
+                    if self.client.list_topics(_ASKED_FOR, timeout=left).brokers:
+                        # Errors from before this answer are over: the next `require_answer` must not report them.
+                        self.client.poll(0)
+                        self._errors.clear()
+                        return
+                    last = _NOBODY
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code == KafkaError._PARTIAL:
+                        last = _NOBODY
+                    elif last is None or code != KafkaError._TIMED_OUT:
+                        last = error.args[0]
+                time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
             self.client.poll(0)
             refused = [each for each in self._errors if each.code() == KafkaError._AUTHENTICATION]
-            if refused and not asked.done() and time.monotonic() - began > _REFUSED_SECONDS:
+            if refused and time.monotonic() - began >= _REFUSED_SECONDS:
                 raise KafkaException(refused[-1])
-        try:
-            asked.result()
-        except KafkaException as error:
-            self.client.poll(0)
-            met = [each for each in self._errors if each.code() != KafkaError._ALL_BROKERS_DOWN]
-            if met:
-                raise KafkaException(met[-1]) from error
-            raise
-        # Errors from before this answer are over: the next `require_answer` must not report them.
-        self.client.poll(0)
-        self._errors.clear()
+        met = [each for each in self._errors if each.code() != KafkaError._ALL_BROKERS_DOWN]
+        raise KafkaException(met[-1] if met else last or _NOBODY)
 
     def cluster(self, timeout_seconds: float = _REQUEST_SECONDS) -> Cluster:
         """Return the cluster as one of its brokers knows it."""

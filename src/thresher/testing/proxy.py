@@ -37,6 +37,7 @@ from thresher.testing.proxy_traffic import (
     Hold,
     Pass,
     ProxyProblem,
+    Replace,
     Rule,
     Traffic,
     Verdict,
@@ -53,6 +54,7 @@ __all__ = [
     "KafkaProxy",
     "Pass",
     "ProxyProblem",
+    "Replace",
     "Rule",
     "Verdict",
 ]

@@ -87,7 +87,14 @@ class Hold:
     hang_up: bool = False
 
 
-Verdict = Pass | Drop | Cut | Delay | Hold
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """Forward other bytes instead of the frame. They include the size field and the frame's correlation id."""
+
+    raw: bytes
+
+
+Verdict = Pass | Drop | Cut | Delay | Hold | Replace
 # A function is called on the proxy's own thread, and must not block. If it returns None, the next rules decide.
 Action = Verdict | Callable[[Frame], Verdict | None]
 
@@ -271,6 +278,8 @@ class Traffic:
         if isinstance(verdict, Delay):
             await asyncio.sleep(verdict.seconds)
         await self.flowing.wait()
+        if isinstance(verdict, Replace):
+            return verdict.raw
         return b"" if isinstance(verdict, Drop) else raw
 
     async def _judge(self, frame: Frame, connection: Connection) -> Verdict:

@@ -4,7 +4,7 @@
 UPDATE {locks} l
    SET locked_by = %(owner)s, locked_at = pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()), error = false,
        token = l.token + 1
-  FROM (SELECT k.id, k.missing_at, k.waiting_at FROM {locks} k
+  FROM (SELECT k.id, k.missing_at, k.waiting_at, k.waiting_id FROM {locks} k
          WHERE k.topic = %(name)s AND k.slot IS NOT NULL AND k.parts = %(parts)s
            AND (k.locked_by IS NULL AND NOT k.error
                 OR coalesce(k.locked_at < pg_catalog.timezone('UTC', pg_catalog.clock_timestamp())
@@ -14,4 +14,5 @@ UPDATE {locks} l
  WHERE l.id = f.id
 RETURNING l.token, l.slot, l.retries,
           extract(epoch FROM pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()) - f.missing_at)::double precision,
-          extract(epoch FROM pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()) - f.waiting_at)::double precision
+          extract(epoch FROM pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()) - f.waiting_at)::double precision,
+          f.waiting_id

@@ -149,8 +149,8 @@ class PostgresTopicLocks:
         with explained():
             found = self._cursor.execute(self._pending, {"seconds": seconds}, prepare=True).fetchall()
         return [
-            LockState(topic=topic, part=part, parts=parts, token=token, free=free, errored=errored)
-            for topic, part, parts, token, free, errored in found
+            LockState(topic=topic, part=part, parts=parts, token=token, free=free, troubled=troubled)
+            for topic, part, parts, token, free, troubled in found
         ]
 
     def register(self, topic: str, parts: int) -> int:
@@ -178,10 +178,10 @@ class PostgresTopicLocks:
             row = self._cursor.execute(self._statement("acquire"), values, prepare=True).fetchone()
         if row is None:
             return None
-        token, slot, retries, missing, waiting = row
+        token, slot, retries, missing, waiting, last = row
         return TopicLock(
             topic=wanted.topic, part=wanted.part, parts=wanted.parts, token=token, slot=slot, retries=retries,
-            missing_seconds=missing or 0.0, waiting_seconds=waiting or 0.0,
+            missing_seconds=missing or 0.0, waiting_seconds=waiting or 0.0, waiting_id=last or 0,
         )  # fmt: skip
 
     def require(self, lock: TopicLock) -> None:
@@ -195,13 +195,15 @@ class PostgresTopicLocks:
         """Restart the time after which the lock expires."""
         self._change("renew", lock)
 
-    def release(self, lock: TopicLock, *, waiting: bool = False) -> None:
+    def release(self, lock: TopicLock, *, waiting: tuple[int, int] | None = None) -> None:
         """Free the lock without an error."""
-        self._change("release", lock, waiting=waiting)
+        first, last = waiting or (None, None)
+        self._change("release", lock, first=first, last=last)
 
-    def fail(self, lock: TopicLock, reason: str, *, missing: bool = False) -> None:
+    def fail(self, lock: TopicLock, reason: str, *, missing: bool = False, early_seconds: float = 0.0) -> None:
         """Free the lock with an error: nobody takes it before it has expired."""
-        self._change("fail", lock, reason=reason.replace("\0", "�")[:_LONGEST_REASON], missing=missing)
+        text = reason.replace("\0", "�")[:_LONGEST_REASON]
+        self._change("fail", lock, reason=text, missing=missing, early=early_seconds)
 
     def take(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
         """Return the topic's oldest pending rows by id; in Deimos' table the rows get the session id."""
@@ -233,7 +235,7 @@ class PostgresTopicLocks:
         """Record another number of parts for a topic, all of whose locks are held, and free them."""
         with self._registering():
             for lock in held:
-                self._change("release", lock, waiting=False)
+                self._change("release", lock, first=None, last=None)
             self._cursor.execute(self._statement("split"), {"topic": topic, "parts": parts})
             self._register(topic, parts)
 

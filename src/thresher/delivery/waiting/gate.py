@@ -42,7 +42,7 @@ class Gate:
     def __init__(self, rules: Rules, ownership: Ownership) -> None:
         self._rules, self._ownership = rules, ownership
         self.topics = TopicStates(rules.topic_grace_seconds)
-        self.rows = RowStates(rules.row_grace_seconds)
+        self.rows = RowStates(rules.grace_seconds, rules.row_waited)
         self.withheld = Withheld()
         # Stored topics and keys whose further rows in this batch stay in the table.
         self._held_topics: set[str] = set()

@@ -10,7 +10,7 @@
 3. **Poison**: the row failed alone. It is dead, but not settled as dead yet.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from thresher.delivery.fate import Dead
@@ -54,8 +54,9 @@ RowState = Suspect | WaitingRow | PoisonRow
 class RowStates:
     """The states, by row. For one thread; the time is passed in."""
 
-    def __init__(self, grace_seconds: float = 60.0) -> None:
-        self._grace_seconds = grace_seconds
+    def __init__(self, grace_seconds: float = 60.0, waited_before: Callable[[int], float] = lambda _: 0.0) -> None:
+        """`waited_before` returns how long the row with this id has waited under other processes."""
+        self._grace_seconds, self._waited_before = grace_seconds, waited_before
         self._states: dict[RowKey, RowState] = {}
         # When the next try of any refused row is due.
         self._next_try = 0.0
@@ -76,6 +77,11 @@ class RowStates:
     def waits_for(self, topic: str) -> bool:
         """Whether a row of the topic waits."""
         return any(isinstance(state, WaitingRow) and state.topic == topic for state in self._states.values())
+
+    @property
+    def ids(self) -> tuple[int, int] | None:
+        """The first and the last id of the rows that could not be sent."""
+        return (min(self._states)[0], max(self._states)[0]) if self._states else None
 
     @property
     def waiting_rows(self) -> int:
@@ -103,7 +109,11 @@ class RowStates:
         state = WaitingRow(
             topic=topic,
             why=why,
-            waited=waited(before.waited if before is not None else None, now, self._grace_seconds),
+            waited=waited(
+                Grace(now - self._waited_before(key[0]), now) if before is None else before.waited,
+                now,
+                self._grace_seconds,
+            ),
             retry_at=retry_at,
         )
         if state.waited.over(self._grace_seconds):

@@ -1,7 +1,8 @@
 """Runs a relay with topic locks in threads of any Python process: no Spark, no Java.
 
 Each worker thread does the work of one Spark task. One more thread joins the group, watches it, and starts the workers
-again after trouble. It ends when asked to stop, or after an error that a retry cannot help.
+again after trouble. It ends when asked to stop, or after an error that a retry cannot help: then the log has a line at
+level CRITICAL, `alarms` has the reason, and `wait` and `stop` raise the error.
 """
 
 import logging
@@ -30,6 +31,8 @@ _LOOK_SECONDS = 0.2
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
 # If a worker takes longer to end, the log says so.
 _SLOW_SECONDS = 30.0
+# The key of the alarm about the backend itself: no topic has this name.
+ENDED = "(relay)"
 
 
 class DbBackend:
@@ -85,8 +88,9 @@ class DbBackend:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Topics whose rows wait, and why."""
-        return {} if self._told is None else self._told.alarms
+        """Topics whose rows wait, and why. Once an error has ended the backend, it is here under `(relay)`."""
+        ended = {} if self.error is None else {ENDED: f"has ended, and sends nothing: {self.error}"}
+        return ended if self._told is None else {**self._told.alarms, **ended}
 
     def __enter__(self) -> Self:
         self.start()
@@ -123,6 +127,12 @@ class DbBackend:
             logger.warning("%s waits: %s", self.settings.name, error)
             return True
         self.error = error
+        logger.critical(
+            "%s has ended, and sends nothing until it is started again: %s",
+            self.settings.name,
+            error,
+            exc_info=None if isinstance(error, ThresherError) else error,
+        )
         return False
 
     def _be_member(self) -> None:

@@ -76,21 +76,30 @@ class WorkerResources:
     meter: Meter
     crash: CrashPoints
     reserved: Reserved
+    # Topics that this worker has reported as waiting.
+    alarmed: set[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The topic is drained, or the turn's time is up; all is settled. `waiting`: single rows cannot be sent yet."""
+    """The topic is drained, or the turn's time is up; all is settled.
 
-    waiting: bool = False
+    `waiting` has the first and the last id of rows that cannot be sent yet.
+    """
+
+    waiting: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The topic cannot be written to. `missing`: it does not exist, or is forbidden."""
+    """The turn failed. `missing`: the topic does not exist, or is forbidden.
+
+    `ours`: no row was taken yet. So the cause is not the topic, but a producer, a progress record or a server of ours.
+    """
 
     why: str
     missing: bool = False
+    ours: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,6 +159,7 @@ class LockTurns:
             grace_seconds=settings.limits.grace_seconds,
             waited_seconds=lock.missing_seconds,
             row_waited_seconds=lock.waiting_seconds,
+            row_waited_id=lock.waiting_id,
         )
         self._carrier = TopicCarrier(
             ShardIdentity(outbox_id=assignment.outbox_id, term=assignment.term, shard=lock.slot),
@@ -162,6 +172,8 @@ class LockTurns:
             ),
             compacting=lock.topic in settings.topic_locking.compact_topics,
         )
+        # Whether the present turn has taken rows.
+        self.took = False
         # Whether everything that this process published under the lock is settled, so that its producer can be kept.
         self._settled = False
         self._turn = _Turn(wanted=Wanted(buckets=(), rows=0, batch_bytes=0, largest_bytes=0))
@@ -179,7 +191,7 @@ class LockTurns:
 
         Raises `LockLost` if another process has taken the lock. Errors of the broker and the database are passed on.
         """
-        kept, self._settled = self.goes_on(lock), False
+        kept, self._settled, self.took = self.goes_on(lock), False, False
         self.lock = lock
         limits, locking = self._resources.assignment.settings.limits, self._resources.assignment.settings.topic_locking
         wanted = Wanted(
@@ -204,7 +216,7 @@ class LockTurns:
         self._settled = not turn.held
         if turn.held:
             return Errored(turn.held, missing=self._carrier.gate.topics.is_missing(lock.topic))
-        return Done(waiting=bool(self._carrier.gate.rows))
+        return Done(waiting=self._carrier.gate.rows.ids)
 
     def close(self) -> None:
         """Discard the producer."""
@@ -251,6 +263,7 @@ class LockTurns:
         found = resources.marks.take(self.lock, self._turn.wanted, uuid.uuid4())
         if not found:
             return None
+        self.took = True
         read = read_of(found)
         # A read that was bounded by bytes has fewer rows, although more wait.
         self._turn.full = (
@@ -281,6 +294,7 @@ class LockTurns:
 
     def _hold(self, effect: Hold) -> None:
         resources = self._resources
+        resources.alarmed.add(self.lock.topic)
         resources.shard.event("held", topics=sorted(effect.missing) or [self.lock.topic], of=1, why=effect.why)
         if self.lock.topic in effect.topics:
             self._turn.held = effect.why

@@ -3,7 +3,8 @@
 1. A **round** reads the locks of all topics with pending rows. A topic without a lock gets one.
 2. Each free lock is taken, worked on (`turn`), and freed. Topics whose producer this worker has kept come first: a turn
    at another topic costs an `init_transactions` and a recovery.
-3. A topic that errors rests, and the others go on. A lock that another process has taken is left to it.
+3. A topic that errors rests, and the others go on: for `lock_seconds`, or for tenths of a second at first if the cause
+   is not the topic. A lock that another process has taken is left to it.
 4. A turn that failed is repeated once. If its producer was fenced although the lock is ours, a process that had lost
    the lock fenced it and has left: then the turn is repeated up to three times.
 
@@ -13,6 +14,7 @@ started again.
 
 import contextlib
 import random
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -36,11 +38,28 @@ from thresher.relay.topic_lock.split import require_split
 from thresher.relay.topic_lock.turn import Done, Errored, LockTurns, WorkerResources
 from thresher.spark.worker.shard import Shard
 
-# Producers that are kept between turns: each has threads and connections of its own.
-_MAX_KEPT = 64
+# Producers that the workers of a process keep between turns, and each worker at least: each producer has threads and
+# connections of its own.
+_MAX_KEPT, _MIN_KEPT = 32, 2
 # Repetitions of a turn whose producer was fenced; tries of a turn after any other error of a producer or a broker: one
 # slow answer is no reason for a topic to rest.
 _MAX_FENCES, _MAX_TRIES = 3, 2
+# The rest of a topic after an error that was not its own: the first one, and the longest unless the turn took longer.
+_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.1, 5.0
+
+
+def most_kept(workers: int) -> int:
+    """Return how many producers each of a process's workers may keep."""
+    return max(_MIN_KEPT, _MAX_KEPT // workers)
+
+
+def rest_after_own_error(retries: int, took_seconds: float, lock_seconds: float) -> float:
+    """Return how long a topic rests after a turn that failed for no fault of the topic: doubled with each failure.
+
+    Never shorter than the turn took: a cause that lasts costs a worker at most half of its time.
+    """
+    rest = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS * 2.0 ** min(retries, 10))
+    return min(lock_seconds, max(rest, took_seconds))
 
 
 class Worker:
@@ -58,6 +77,8 @@ class Worker:
         found = session.incarnation()
         require_same(found.since, assignment.since)
         self._locks = session.topic_locks()
+        # Topics with an alarm of this worker.
+        self._alarmed: set[str] = set()
         meter = Meter(shard, report=shard.event)
         shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
         admin = Admin.of(settings.kafka)
@@ -71,6 +92,7 @@ class Worker:
             meter=meter,
             crash=CrashPoints(assignment.hook, shard.index),
             reserved=reserved_topics(settings),
+            alarmed=self._alarmed,
         )
         self._slots = Slots(admin, progress_topic(settings.name))
         locking = settings.topic_locking
@@ -78,8 +100,7 @@ class Worker:
             owner=str(uuid.uuid4()), relay=settings.name, term=assignment.term, seconds=locking.lock_seconds
         )
         self._kept: OrderedDict[str, LockTurns] = OrderedDict()
-        # Topics with an alarm of this worker.
-        self._alarmed: set[str] = set()
+        self._most_kept = most_kept(settings.shards)
         meter.recovered()
         shard.event("relaying")
 
@@ -88,6 +109,7 @@ class Worker:
         with self._shard.step("look"):
             states = self._locks.pending(self._terms.seconds)
         self._lift(states)
+        self._discard_outdated(states)
         for state in self._in_order(self._registered(states)):
             if self._shard.stopping:
                 return
@@ -103,11 +125,19 @@ class Worker:
             self._kept.popitem()[1].close()
 
     def _lift(self, states: Sequence[LockState]) -> None:
-        """Clear the alarms about topics that no longer rest, whichever worker succeeded with them."""
-        errored = {state.topic for state in states if state.errored}
-        for topic in self._alarmed - errored:
+        """Clear the alarms about topics whose rows no longer wait, whichever worker sent them or set them aside."""
+        troubled = {state.topic for state in states if state.troubled}
+        for topic in self._alarmed - troubled:
             self._shard.event("lifted", topic=topic)
-        self._alarmed &= errored
+        self._alarmed &= troubled
+
+    def _discard_outdated(self, states: Sequence[LockState]) -> None:
+        """Discard the producers of locks that another worker has taken since: the next turn needs new ones."""
+        for state in states:
+            kept = self._kept.get(state.name)
+            if kept is not None and kept.lock.token != state.token:
+                del self._kept[state.name]
+                kept.close()
 
     def _registered(self, states: Sequence[LockState]) -> Iterable[LockState]:
         """Yield the locks that can be taken. A topic without locks gets one for each of its parts first."""
@@ -139,12 +169,12 @@ class Worker:
             raise Superseded("another process has taken over, or is settling after a restart of the database")
 
     def _work(self, lock: TopicLock) -> None:
-        shard = self._shard
+        shard, began = self._shard, time.monotonic()
         shard.count("turns")
         try:
             outcome = self._turn(lock)
             if isinstance(outcome, Errored):
-                self._fail(lock, outcome)
+                self._fail(lock, outcome, time.monotonic() - began)
             else:
                 self._locks.release(lock, waiting=outcome.waiting)
         except LockLost:
@@ -154,14 +184,17 @@ class Worker:
             self._drop(lock)
             if not isinstance(error, DatabaseLost):
                 # Freed at once: otherwise other processes would have to wait until the lock expires.
+                retryable = isinstance(error, ThresherError) and error.retryable
                 with contextlib.suppress(ThresherError):
-                    self._locks.fail(lock, str(error))
+                    self._locks.fail(lock, str(error), early_seconds=self._terms.seconds if retryable else 0.0)
             raise
 
     def _turn(self, lock: TopicLock) -> Done | Errored:
         """Take a turn. Repeat it once after an error, and a few times if the producer was fenced and the lock kept."""
         fences = tries = 0
+        ours = True
         while True:
+            turns: LockTurns | None = None
             try:
                 turns = self._turns_at(lock)
                 outcome = turns.take_turn(lock)
@@ -170,13 +203,14 @@ class Worker:
                     raise
                 self._drop(lock)
                 count_error(self._shard, error)
+                ours = ours and not (turns is not None and turns.took)
                 self._locks.require(lock)
                 if fenced(error):
                     fences += 1
                 else:
                     tries += 1
                 if fences > _MAX_FENCES or tries == _MAX_TRIES or self._shard.stopping:
-                    return Errored(str(error))
+                    return Errored(str(error), ours=ours)
             else:
                 if isinstance(outcome, Errored):
                     self._drop(lock)
@@ -191,15 +225,17 @@ class Worker:
             self._slots.require(lock.slot)
             kept = LockTurns(self._resources, lock)
         self._kept[lock.name] = kept
-        if len(self._kept) > _MAX_KEPT:
+        if len(self._kept) > self._most_kept:
             self._kept.popitem(last=False)[1].close()
         return kept
 
-    def _fail(self, lock: TopicLock, outcome: Errored) -> None:
+    def _fail(self, lock: TopicLock, outcome: Errored, took_seconds: float) -> None:
         self._shard.count("errored_turns")
         self._shard.event("errored", topic=lock.name, why=outcome.why)
         self._alarmed.add(lock.topic)
-        self._locks.fail(lock, outcome.why, missing=outcome.missing)
+        seconds = self._terms.seconds
+        rest = rest_after_own_error(lock.retries, took_seconds, seconds) if outcome.ours else seconds
+        self._locks.fail(lock, outcome.why, missing=outcome.missing, early_seconds=seconds - rest)
 
     def _drop(self, lock: TopicLock) -> None:
         kept = self._kept.pop(lock.name, None)
