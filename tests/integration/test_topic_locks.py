@@ -210,18 +210,34 @@ def test_more_topics_than_producers_are_kept_are_sent(place: Places) -> None:
     assert len(at.read(20, *topics)) == 20
 
 
-def test_a_second_misplaced_row_has_a_grace_of_its_own(place: Places) -> None:
+def test_a_lock_keeps_since_when_and_up_to_which_row_rows_wait(place: Places) -> None:
     at = place()
-    at.stash(Message(topic=at.topic, key="k", value="1", partition=99))
-    with at.backend(threads=1, limits={"grace_seconds": 4.0}) as backend:
-        at.until(backend, lambda: at.locks().get(at.topic, {}).get("waiting_at"))
-        time.sleep(2.0)
-        began = time.monotonic()
-        at.stash(Message(topic=at.topic, key="l", value="2", partition=98))
-        at.until_sent(backend)
-        assert time.monotonic() - began >= 4.0
-    assert len(at.dead()) == 2
-    assert at.locks()[at.topic]["waiting_at"] is None
+    joined(at.locked_settings())
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+
+        def waits(first: int, last: int) -> tuple[int, Any]:
+            lock = at.take(locks, at.topic)
+            assert lock is not None
+            locks.release(lock, waiting=(first, last))
+            kept = at.locks()[at.topic]
+            return kept["waiting_id"], kept["waiting_at"]
+
+        last, since = waits(5, 7)
+        assert last == 7
+        # Row 8 waits too, but not since then.
+        assert waits(7, 8) == (7, since)
+        found = at.take(locks, at.topic)
+        assert found is not None
+        assert found.waiting_id == 7
+        locks.release(found, waiting=(8, 9))
+        kept = at.locks()[at.topic]
+        assert kept["waiting_id"] == 9
+        assert kept["waiting_at"] > since
+        found = at.take(locks, at.topic)
+        assert found is not None
+        locks.release(found)
+        assert (at.locks()[at.topic]["waiting_id"], at.locks()[at.topic]["waiting_at"]) == (None, None)
 
 
 def test_a_recorded_split_is_not_overwritten_by_stale_workers(place: Places) -> None:

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thresher.delivery.rules import Rules
 from thresher.delivery.waiting.row_states import RowKey, RowStates
 
 
@@ -111,3 +112,15 @@ def test_a_waiting_row_that_was_deleted_is_forgotten() -> None:
     assert states.forget_unseen(61.0) == ["u"]
     assert states.forget_unseen(111.0) == ["t"]
     assert not states
+
+
+def test_a_row_has_its_whole_grace_whichever_rows_waited_before() -> None:
+    rules = Rules(grace_seconds=60.0, row_waited_seconds=50.0, row_waited_id=5)
+    states = RowStates(rules.grace_seconds, rules.row_waited)
+    earlier, later = keys(5, 6)
+    assert states.wait(earlier, "t", "no partition", 0.0)
+    assert states.wait(later, "t", "no partition", 0.0)
+    assert states.ids == (5, 6)
+    assert not states.wait(earlier, "t", "no partition", 10.0)
+    assert states.wait(later, "t", "no partition", 10.0)
+    assert not states.wait(later, "t", "no partition", 60.0)
