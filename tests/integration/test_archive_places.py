@@ -283,3 +283,20 @@ def test_an_archivers_session_has_tcp_keepalives(place: OutboxPlace, monkeypatch
     monkeypatch.setattr("thresher.archive.archiver.connect", keep)
     place.archiver("table", reach=ask).run()
     assert set(shown) == {("60",)}
+
+
+@pytest.mark.parametrize(("directory", "mode"), [(None, 0o600), (0o777, 0o600), (0o2750, 0o640)])
+def test_files_are_private_unless_the_directory_is_a_groups(
+    place: OutboxPlace, directory: int | None, mode: int
+) -> None:
+    if directory is not None:
+        place.directory.mkdir()
+        place.directory.chmod(directory)
+    place.fill()
+    before = os.umask(0)
+    try:
+        assert place.archiver("files").run().rows == DUE
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in place.directory.glob("*.parquet")} == {mode}
+    assert directory is not None or place.directory.stat().st_mode & 0o777 == 0o700

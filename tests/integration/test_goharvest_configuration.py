@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import yaml
+from psycopg import conninfo
 
 from tests.relay.relaying import Place, Relaying
 from tests.relay.secure import secure
@@ -23,7 +24,7 @@ def test_a_configuration_file_of_goharvest_relays_its_table(
             "producerKafkaConfig": {"compression.type": "lz4", "delivery.timeout.ms": 10000},
             "leaderTopic": f"{topic_prefix}leader",
             "leaderGroupID": f"{topic_prefix}relay",
-            "dataSource": dsn,
+            "dataSource": conninfo.make_conninfo(dsn, sslmode="disable"),
             "outboxTable": "public.Outbox",
             "limits": {"maxInFlightRecords": 10, "markQueryRecords": 50, "markBackoff": "2ms", "sendBuffer": 10},
         },

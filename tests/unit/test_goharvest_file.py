@@ -269,6 +269,35 @@ def test_a_go_data_source_is_translated(given: str, parts: dict[str, str] | None
     assert conninfo.conninfo_to_dict(from_lib_pq(given)) == (parts or conninfo.conninfo_to_dict(given))
 
 
+@pytest.mark.parametrize(
+    ("given", "environment", "mode"),
+    [
+        ("host=db dbname=shop password='a b'", {}, "require"),
+        ("postgres://u:p@db/shop", {}, "require"),
+        ({"file": "{file}"}, {}, "require"),
+        ("host=db sslmode=verify-full", {}, "verify-full"),
+        ("postgres://u:p@db/shop?sslmode=disable", {}, "disable"),
+        # Both drivers read this variable.
+        ("host=db", {"PGSSLMODE": "verify-full"}, None),
+        # Our own variable has libpq's defaults.
+        ("host=db", {"THRESHER_DS": "host=other"}, None),
+    ],
+)
+def test_tls_is_required_unless_a_mode_is_given(
+    tmp_path: Path, given: Any, environment: dict[str, str], mode: str | None
+) -> None:
+    (tmp_path / "dsn").write_text("host=db password=hunter2\n")
+    if isinstance(given, dict):
+        given = {"file": str(tmp_path / "dsn")}
+    path = tmp_path / "reaper.yaml"
+    path.write_text(yaml.safe_dump({"harvest": {"leaderGroupID": "app", "dataSource": given}}))
+    remarks: list[str] = []
+    loaded = load(path, {}, environment, warn=remarks.append)
+    found = conninfo.conninfo_to_dict(loaded.settings.data_source)
+    assert (found.get("sslmode"), "hunter2" in str(loaded.shown)) == (mode, False)
+    assert found["host"] == ("other" if "THRESHER_DS" in environment else "db")
+
+
 @pytest.mark.parametrize("place", ["kafka", "producer"])
 def test_an_explicit_partitioner_is_used(tmp_path: Path, place: str) -> None:
     path = tmp_path / "reaper.yaml"

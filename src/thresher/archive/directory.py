@@ -5,12 +5,14 @@
 2. A file is written under a temporary name, flushed to disk, and renamed; then the directory is flushed. A file that a
    crash has left is flushed again, with its directory, since the crash may have come before the flush.
 3. No name is used twice. A file under its final name is never written to again.
-4. After a directory is created, its parent is flushed before it gets its id. So a directory with an id is durable.
+4. Files hold messages: their owner alone can read them, unless the directory has the set-group-id bit.
+5. After a directory is created, its parent is flushed before it gets its id. So a directory with an id is durable.
 """
 
 import contextlib
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -37,7 +39,7 @@ class ArchiveDirectory:
         self.path = path
         with explained(path):
             if not path.is_dir():
-                path.mkdir()
+                path.mkdir(mode=0o700)
             self.id = _identity(path)
 
     def remove(self, names: Iterable[str]) -> None:
@@ -51,13 +53,18 @@ class ArchiveDirectory:
         """Give a new file under a temporary name, and flush it to disk. After an error it is removed."""
         part = self.path / f"{name}{PART}"
         try:
-            with explained(part), part.open("xb") as file:
+            with explained(part), open(part, "xb", opener=self._private) as file:
                 yield file
                 flush_file(file)
         except BaseException:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
+
+    def _private(self, path: str, flags: int) -> int:
+        """Create a file that its owner alone can read, or also the group of a directory with the set-group-id bit."""
+        shared = stat.S_IMODE(self.path.stat().st_mode) & stat.S_ISGID
+        return os.open(path, flags, 0o640 if shared else 0o600)
 
     def give_final_name(self, name: str, middle: Callable[[], object] = lambda: None) -> None:
         """Give a flushed file its final name, durably. Raises `ArchiverBusy` if another archiver has removed it.

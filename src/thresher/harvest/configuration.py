@@ -17,11 +17,14 @@ from thresher.config.kafka_properties import SERVERS
 from thresher.config.loading import Completed, complete, lay_over
 from thresher.config.log_level import LogLevel
 from thresher.core.secrets import Secrets
+from thresher.db.postgres.lib_pq import with_tls
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.form import KEYS, RelayForm
 from thresher.harvest.form_rules import OF_ELECTION, OF_LOCKING
 from thresher.harvest.goharvest_file import (
+    DATA_SOURCE,
     Translation,
+    demand_tls,
     forget_unelected,
     is_goharvest_file,
     keep_partitions,
@@ -79,6 +82,9 @@ def load(
     found = read(path) if path is not None else {}
     translated = translate(found) if is_goharvest_file(found) else untranslated(found)
     variables = from_environment(RelayForm, environment or {})
+    demands_tls = translated.origin.get("data_source") == DATA_SOURCE and not (environment or {}).get("PGSSLMODE")
+    if demands_tls:
+        demand_tls(translated)
     given: dict[str, Any] = {key: value for key, value in translated.keys.items() if value is not None}
     covered = [problem for layer in (variables.keys, overrides) for problem in lay_over(RelayForm, given, layer)]
     if path is None and not _says_where(given):
@@ -100,6 +106,10 @@ def load(
         name_of=lambda key: _name_in_file(key, translated),
         rules=rules,
     )
+    if demands_tls and given.get("data_source") is translated.keys.get("data_source") and completed.form.data_source:
+        # Also if a file holds it, whose content is known only now.
+        dsn = with_tls(completed.form.data_source)
+        completed = replace(completed, form=completed.form.model_copy(update={"data_source": dsn}))
     for remark in [*translated.remarks, *variables.remarks, *_without_effect(completed, translated)]:
         warn(completed.secrets.mask(remark))
     return _configuration(completed)

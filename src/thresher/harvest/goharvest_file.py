@@ -16,7 +16,7 @@ from thresher.config.duration import seconds_of
 from thresher.config.log_level import LogLevel
 from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
-from thresher.db.postgres.lib_pq import from_lib_pq
+from thresher.db.postgres.lib_pq import from_lib_pq, names_no_sslmode, with_tls
 from thresher.election.settings import ElectionKind
 from thresher.harvest.form import KEYS
 from thresher.harvest.form_rules import OF_ELECTION
@@ -32,6 +32,7 @@ _NATURE: dict[str, Any] = {
     "election": ElectionKind.NELI,
     "shards": 1,
 }
+DATA_SOURCE = "harvest.dataSource"
 _DATA_SOURCE = "host=localhost port=5432 user=postgres password= dbname=postgres sslmode=disable"
 _LEVELS = {
     "all": LogLevel.DEBUG,
@@ -223,13 +224,24 @@ def _folded(identifier: str) -> str:
 def _data_source(given: object, done: Translation) -> None:
     if not isinstance(given, str):
         # It may be a {file: PATH}.
-        done.give("data_source", given, "harvest.dataSource")
+        done.give("data_source", given, DATA_SOURCE)
         return
-    done.give("data_source", from_lib_pq(given), "harvest.dataSource")
+    done.give("data_source", from_lib_pq(given), DATA_SOURCE)
     if "://" not in given and re.search(r"\bpassword\s*=\s+\w+\s*=", given):
         done.remarks.append(
             "harvest.dataSource: the text behind 'password=' is read as the password, as goharvest and Postgres do; "
             "write password='' for none"
+        )
+
+
+def demand_tls(done: Translation) -> None:
+    """Let a connection string without `sslmode` demand TLS, as goharvest's driver does without PGSSLMODE."""
+    given = done.keys.get("data_source")
+    if isinstance(given, str) and names_no_sslmode(given):
+        done.keys["data_source"] = with_tls(given)
+        done.remarks.append(
+            f"{DATA_SOURCE} names no sslmode: TLS is required, as in goharvest; write sslmode=verify-full to verify "
+            "the server too, or sslmode=disable for none"
         )
 
 

@@ -1,12 +1,28 @@
-"""Converts connection strings of Go's driver lib/pq, which goharvest's configuration has, for libpq."""
+"""Converts connection strings of Go's driver lib/pq, which goharvest's configuration has, for libpq.
+
+Without `sslmode`, lib/pq demands TLS, and libpq only prefers it: `require` is added.
+"""
 
 import re
 
-from psycopg import conninfo, pq
+from psycopg import ProgrammingError, conninfo, pq
 
 # Parameters of lib/pq itself. lib/pq treats every other parameter that libpq does not know as a session setting.
 _OF_DRIVER = frozenset({"binary_parameters", "disable_prepared_binary_result"})
 _PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?=\s|$)", re.DOTALL)
+
+
+def names_no_sslmode(dsn: str) -> bool:
+    """Whether a well-formed connection string leaves `sslmode` to the driver."""
+    try:
+        return "sslmode" not in conninfo.conninfo_to_dict(dsn)
+    except (ProgrammingError, UnicodeError):
+        return False
+
+
+def with_tls(dsn: str) -> str:
+    """Return the connection string with `sslmode=require`, unless it has an `sslmode`."""
+    return conninfo.make_conninfo(dsn, sslmode="require") if names_no_sslmode(dsn) else dsn
 
 
 def from_lib_pq(dsn: str) -> str:
