@@ -298,12 +298,12 @@ def test_a_renamed_control_row_keeps_the_outboxs_identity(session: StoreSession)
     assert known(session, OTHER_RELAY) == replace(before, progress_topic_id=None)
 
 
-def test_a_rename_keeps_the_row_of_an_existing_name(session: StoreSession) -> None:
+def test_a_rename_to_the_name_of_another_outbox_is_refused(session: StoreSession) -> None:
     session.control.insert(replace(NEW_ROW, name=OTHER_RELAY, outbox='"public"."other"'))
-    before = known(session, OTHER_RELAY)
-    assert session.control.rename(OTHER_RELAY, old=RELAY, outbox=OUTBOX.quoted())
-    assert session.control.read(RELAY) is None
-    assert known(session, OTHER_RELAY) == before
+    before = known(session), known(session, OTHER_RELAY)
+    with pytest.raises(DatabaseRefused, match="belongs to the relay of another outbox"):
+        session.control.rename(OTHER_RELAY, old=RELAY, outbox=OUTBOX.quoted())
+    assert (known(session), known(session, OTHER_RELAY)) == before
 
 
 def test_an_adopted_control_row_belongs_to_this_database(session: StoreSession) -> None:

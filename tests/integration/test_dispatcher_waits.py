@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError
 
 from tests.processes import eventually
 from tests.relay.dispatched import AWAY, MANY, NAME, Place
+from thresher.cli.schema import print_ddl
 from thresher.db import TableName, statement
 from thresher.db.postgres.store import PostgresStore
 from thresher.db.problem import DatabaseLost
@@ -64,10 +65,14 @@ def test_a_dispatcher_is_refused_beside_an_ordinary_relay(place: Place, dispatch
     assert place.pending() == 1
 
 
-def test_a_missing_privilege_is_named(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_privilege_is_named(
+    place: Place, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     role = f"app_{uuid.uuid4().hex[:8]}"
     relay(place, "immediate")
-    place.sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA public TO {role}")
+    place.sql(f"CREATE ROLE {role}; CREATE ROLE {role}_functions; GRANT USAGE ON SCHEMA public TO {role}")
+    print_ddl(grants=True, dispatcher_role=role, functions_role=f"{role}_functions")
+    printed = capsys.readouterr().out
 
     def connect() -> psycopg.Connection[Any]:
         connection = place.connect()
@@ -79,15 +84,16 @@ def test_a_missing_privilege_is_named(place: Place, caplog: pytest.LogCaptureFix
     try:
         with Dispatcher(connect, place.kafka) as dispatcher:
             assert dispatcher.clear(receipts).sent == 0
-            assert '; GRANT SELECT, UPDATE ON "outbox" TO' in caplog.text
-        place.sql(f"GRANT SELECT, UPDATE ON outbox TO {role}")
+            assert "--dispatcher-role ROLE' prints the grants" in caplog.text
+        place.sql(printed)
+        place.sql(f"REVOKE EXECUTE ON FUNCTION outbox_relays() FROM {role}")
         with Dispatcher(connect, place.kafka) as dispatcher:
-            with pytest.raises(DispatchRefused, match=r"GRANT SELECT .name, outbox, mode. ON"):
+            with pytest.raises(DispatchRefused, match="--dispatcher-role"):
                 dispatcher.clear(receipts)
-            place.sql(f"GRANT SELECT (name, outbox, mode) ON thresher_relay TO {role}")
+            place.sql(printed)
             assert dispatcher.clear(receipts).sent == 1
     finally:
-        place.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        place.sql(f"DROP OWNED BY {role}, {role}_functions; DROP ROLE {role}, {role}_functions")
 
 
 def table(place: Place, *, idle_seconds: float = 60.0) -> DispatchTable:

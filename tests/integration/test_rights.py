@@ -67,7 +67,8 @@ def test_roles_with_the_printed_grants_write_and_relay(
     with pytest.raises(DatabaseRefused, match=r"permission denied.*; 'thresher schema print --relay' prints"):
         RelayWorkload(place.settings(dsn=roles["relay_small"])).take_over(str(uuid.uuid4()), lambda: True)
 
-    print_ddl(relay=True, relay_role="relay_small", writer_role="writer_small")
+    named = place.settings().name
+    print_ddl(relay=True, relay_role="relay_small", relay_name=named, writer_role="writer_small")
     place.sql(capsys.readouterr().out)
     with psycopg.connect(roles["writer_small"]) as connection:
         assert place.outbox.stash(connection, messages[0]) is not None
@@ -111,7 +112,7 @@ def test_an_operator_lists_shows_replays_and_drops_dead_rows(
     place.sql(capsys.readouterr().out)
     print_ddl(shape=shape, grants=True, operator_role="operator_small")
     printed = capsys.readouterr().out
-    assert "CREATE" not in printed
+    assert "CREATE TABLE" not in printed
     place.sql(printed)
     for id_ in range(1, 6):
         place.sql(
@@ -141,7 +142,7 @@ def test_a_role_with_the_printed_grants_shares_topics_by_locks(
     place = LockedPlace(stack, dsn, topic_prefix, shape=shape)
     print_ddl(shape=shape, relay=True, topic_lock=True)
     place.sql(capsys.readouterr().out)
-    print_ddl(shape=shape, grants=True, topic_lock=True, relay_role="locker_small")
+    print_ddl(shape=shape, grants=True, topic_lock=True, relay_role="locker_small", relay_name=place.settings().name)
     place.sql("DROP ROLE IF EXISTS locker_small; CREATE ROLE locker_small LOGIN PASSWORD 'right'")
     place.sql(capsys.readouterr().out)
     place.stash(*(Message(topic=place.topic, key="k", value=str(n)) for n in range(7)))

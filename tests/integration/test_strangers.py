@@ -110,7 +110,7 @@ def test_a_session_counts_by_its_role_not_by_its_name(place: OutboxPlace, strang
     with login(place.dsn, "relay") as dsn, login(place.dsn, "other") as other:
         place.sql("\n".join([*companions(OUTBOX, Shape.THRESHER), *archive_ddl(OUTBOX)]))
         for role in (role_of(dsn), role_of(other)):
-            place.sql("\n".join(relay_grants(OUTBOX, Shape.THRESHER, role)))
+            place.sql("\n".join(relay_grants(OUTBOX, Shape.THRESHER, role, name="one")))
         stranger.execute(f"SET application_name = '{prefix}1/0'".encode())
         store = PostgresStore(dsn, place.table, make=connect_within(_ANSWER_SECONDS))
         with (

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from thresher.core.errors import InvalidInput, Superseded
 from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.outbox_store import DeadFate, Fates, Wanted
+from thresher.db.problem import DatabaseRefused
 
 Version = tuple[int, int]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -218,12 +219,14 @@ class TableModel(Generic[M]):
         return True
 
     def rename(self, relay: str, *, old: str, outbox: str) -> bool:
-        """Give an outbox's row another name; if that name has a row already, delete the old row."""
+        """Give an outbox's row another name."""
         row = self.control.get(old)
-        if row is None or row.outbox != outbox or (relay in self.control and relay == old):
+        if row is None or row.outbox != outbox or relay == old:
             return False
+        if relay in self.control:
+            raise DatabaseRefused(f"the name {relay!r} belongs to the relay of another outbox")
         del self.control[old]
-        self.control.setdefault(relay, replace(row, progress_topic_id=None))
+        self.control[relay] = replace(row, progress_topic_id=None)
         return True
 
     def adopt(self, relay: str, *, system_id: str) -> bool:

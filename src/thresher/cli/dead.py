@@ -25,7 +25,7 @@ from thresher.cli.stack.choosing import StackName
 from thresher.core.dead_kind import Kind
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db.outbox_store import DeadRow, DeadRows
-from thresher.db.postgres.dead_rows import PostgresDeadRows
+from thresher.db.postgres.rights.dead_functions import reachable_dead_rows
 from thresher.outbox.dead_to_log import replay_to_log
 
 app = Commands(
@@ -206,7 +206,7 @@ def _tell(count: int, one: str, many: str, as_json: bool) -> None:
 
 
 def _dead(connection: psycopg.Connection[Any], at: ChosenOutbox) -> DeadRows:
-    return PostgresDeadRows(connection, at.table, at.shape)
+    return reachable_dead_rows(connection, at.table, at.shape)
 
 
 def _chosen(

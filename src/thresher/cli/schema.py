@@ -22,7 +22,7 @@ from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.db.postgres.topic_locks import create_locks, locks_ddl
 from thresher.db.repeatable import repeatable
-from thresher.harvest.grants import operator_grants, relay_grants, writer_grants
+from thresher.harvest.grants import dispatcher_grants, operator_grants, relay_grants, writer_grants
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.relay.names import companions
 
@@ -46,7 +46,14 @@ def print_ddl(
     topic_lock: TopicLock = False,
     relay_role: Annotated[
         str | None,
-        typer.Option("--relay-role", metavar="ROLE", help="Grant this role the rights of a relay. Needs --relay."),
+        typer.Option(
+            "--relay-role",
+            metavar="ROLE",
+            help="Grant this role the rights of a relay or tail. Needs --relay and --relay-name.",
+        ),
+    ] = None,
+    relay_name: Annotated[
+        str | None, typer.Option("--relay-name", metavar="NAME", help="The name of the relay or tail that it runs.")
     ] = None,
     writer_role: Annotated[
         str | None, typer.Option("--writer-role", metavar="ROLE", help="Grant this role the rights of a writer.")
@@ -57,27 +64,50 @@ def print_ddl(
             "--operator-role", metavar="ROLE", help="Grant this role the rights of 'thresher dead'. Needs --relay."
         ),
     ] = None,
+    dispatcher_role: Annotated[
+        str | None,
+        typer.Option(
+            "--dispatcher-role", metavar="ROLE", help="Grant this role the rights of a dispatcher. Needs --relay."
+        ),
+    ] = None,
+    functions_role: Annotated[
+        str,
+        typer.Option(
+            "--functions-role",
+            metavar="ROLE",
+            help="The owner of the functions that operators and dispatchers call: a role without login.",
+        ),
+    ] = "thresher_functions",
     grants: Annotated[bool, typer.Option("--grants", help="Print the grants alone: the tables exist already.")] = False,
 ) -> None:
     """Print the DDL of the outbox table, for your migrations; with --relay, all tables and the grants.
 
-    The DDL can be run repeatedly: existing tables stay as they are. Grants to roles without a name are comments.
+    The DDL can be run repeatedly: existing tables stay as they are. Grants to roles without a name are comments. With
+    grants, every name has its schema: by default public.
     """
-    for flag, role in (("--relay-role", relay_role), ("--operator-role", operator_role)):
+    given = {"--relay-role": relay_role, "--operator-role": operator_role, "--dispatcher-role": dispatcher_role}
+    for flag, role in given.items():
         if role is not None and not (relay or grants):
             raise InvalidInput(f"{flag} needs --relay, which prints the tables that are granted, or --grants")
-    name = table_name(outbox, schema)
+    if relay_role is not None and relay_name is None:
+        raise InvalidInput("--relay-role needs --relay-name: the role gets the rows of that relay alone")
+    if dispatcher_role is not None and shape is not Shape.THRESHER:
+        raise InvalidInput("--dispatcher-role: only Thresher's own shape has the stamp that a dispatcher sets")
+    name = table_name(outbox, schema or ("public" if relay or grants or writer_role is not None else None))
     if not grants:
         emit_text(repeatable("\n".join(_ddl(name, shape, relay=relay, topic_lock=topic_lock))))
     if relay or grants:
-        relaying = relay_grants(name, shape, relay_role or "relay", topic_lock=topic_lock)
-        _emit_grants("A role that may only relay:", relaying, named=relay_role is not None)
+        granted = relay_grants(name, shape, relay_role or "relay", name=relay_name or "NAME", topic_lock=topic_lock)
+        _emit_grants("A role that may only run one relay or tail:", granted, named=relay_role is not None)
     if relay or grants or writer_role is not None:
-        writing = writer_grants(name, shape, writer_role or "writer")
-        _emit_grants("A role that may only write:", writing, named=writer_role is not None)
-    if relay or grants:
-        operating = operator_grants(name, shape, operator_role or "operator")
-        _emit_grants("A role that may only use 'thresher dead':", operating, named=operator_role is not None)
+        granted = writer_grants(name, shape, writer_role or "writer")
+        _emit_grants("A role that may only write:", granted, named=writer_role is not None)
+    if operator_role is not None:
+        granted = operator_grants(name, shape, operator_role, owner=functions_role)
+        _emit_grants("A role that may only use 'thresher dead':", granted)
+    if dispatcher_role is not None:
+        granted = dispatcher_grants(name, dispatcher_role, owner=functions_role)
+        _emit_grants("A role that may only send the rows of receipts:", granted)
 
 
 def _ddl(name: TableName, shape: Shape, *, relay: bool, topic_lock: bool) -> Iterator[str]:
@@ -90,9 +120,10 @@ def _ddl(name: TableName, shape: Shape, *, relay: bool, topic_lock: bool) -> Ite
         yield from locks_ddl(name, shape)
 
 
-def _emit_grants(title: str, grants: Iterable[str], *, named: bool) -> None:
+def _emit_grants(title: str, grants: Iterable[str], *, named: bool = True) -> None:
     """Print grants; as comments, if no role was named."""
-    emit_text("\n".join([f"-- {title}", *(grant if named else f"-- {grant}" for grant in grants)]))
+    lines = "\n".join(grants).splitlines()
+    emit_text("\n".join([f"-- {title}", *(line if named else f"-- {line}" for line in lines)]))
 
 
 @app.command()

@@ -83,9 +83,9 @@ class ControlRows(Protocol):
         ...
 
     def insert(self, row: NewControlRow) -> Sequence[str]:
-        """Insert the row, unless the name has one already; an existing row stays as it is.
+        """Insert the row, unless the name or the outbox has one already; an existing row stays as it is.
 
-        Returns the other names under which the same outbox is relayed. If there are any, nothing is inserted. If two
+        Returns the other names under which the same outbox is relayed. If there are any, nothing was inserted. If two
         callers insert different names at once, one of them finds the other's.
         """
         ...
@@ -110,7 +110,7 @@ class ControlRows(Protocol):
     def rename(self, name: str, *, old: str, outbox: str) -> bool:
         """Let an outbox be relayed under another name; False if the old name does not relay it.
 
-        The row keeps the outbox's id. If the new name has a row already, the old name's row is deleted instead.
+        The row keeps the outbox's id. Raises `DatabaseRefused` if the new name belongs to another outbox.
         """
         ...
 

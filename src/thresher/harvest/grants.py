@@ -1,9 +1,14 @@
-"""GRANT statements for three Postgres roles: a relay, a writer, and an operator of dead rows.
+"""The rights of four Postgres roles: a relay, a writer, a dispatcher, and an operator of dead rows.
 
-The statements are enough for every setting of a relay, for a writer with receipts, and for an operator that lists,
-shows, puts back and drops dead rows. No role may create or change a table: the owner creates all tables, with the DDL
-that is printed with these statements. A role also needs `LOGIN`, and `USAGE` of the schema: all roles have that of
-`public`.
+1. A relay reads and removes the rows of its outbox, and sets its mark and the stamp: it changes no message. Of the
+   tables that the relays of a schema share, policies give it the rows of its own name and outbox alone. Of these
+   tables it may update columns, not the table: so it cannot lock the table either.
+2. A writer inserts messages, and reads its receipts: it chooses no id, stamp or mark.
+3. A dispatcher reads rows and stamps them. It asks a function for the relay's mode.
+4. An operator calls the functions of `thresher dead`, and nothing else.
+
+No role may create or change a table: the owner creates all tables, with the DDL that is printed with these statements.
+A role also needs `LOGIN`. Grants add up: a right that a role was given elsewhere stays.
 """
 
 from collections.abc import Iterator
@@ -11,8 +16,10 @@ from collections.abc import Iterator
 from thresher.archive.manifests import BATCHES
 from thresher.db import TableName
 from thresher.db.names import quoted_name
-from thresher.db.postgres.control import control_table
+from thresher.db.postgres.control import control_table, modes_function
 from thresher.db.postgres.own_tables.lock_rows import lock_table
+from thresher.db.postgres.rights.ddl import block_ddl, functions_ddl, literal, policy_ddl
+from thresher.db.postgres.rights.dead_functions import dead_functions
 from thresher.db.postgres.topic_locks import locks_table
 from thresher.db.shape import Shape
 from thresher.election.lease import LEASES
@@ -20,47 +27,109 @@ from thresher.outbox.deimos_tables import topic_info
 
 # The columns that identify a row: a writer gets them as a receipt, and `dead replay` looks for the row by them.
 _RECEIPT = {Shape.THRESHER: "id, create_time", Shape.GOHARVEST: "id, create_time", Shape.DEIMOS: "id, created_at"}
+_MESSAGE = (
+    "kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition, kafka_timestamp"
+)
+_TEXTS = "create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
+_RAILS = "topic, key, message, partition_key, created_at, updated_at"
+# The columns that a writer sets, and those that a replay sets beside the id.
+_WRITTEN = {Shape.THRESHER: _MESSAGE, Shape.GOHARVEST: _TEXTS, Shape.DEIMOS: _RAILS}
+_REPLAYED = {**_WRITTEN, Shape.THRESHER: f"create_time, {_MESSAGE}"}
+# The columns of shared tables that a relay changes: not the name's owner, and not the secret.
+_CONTROL_INSERT = "name, outbox, outbox_id, system_id, term, mode, shards"
+_CONTROL_UPDATE = "name, system_id, term, term_time, mode, shards, progress_topic_id, settled_on"
+_LEASE_UPDATE = "holder, token, until, span"
+_BATCH_UPDATE = "attempt, ids, create_times, versions, finish_time, row_count, first_id, last_id"
 
 
-def relay_grants(outbox: TableName, shape: Shape, role: str, *, topic_lock: bool = False) -> Iterator[str]:
-    """Yield the statements that let a role relay, and nothing else."""
+def relay_grants(outbox: TableName, shape: Shape, role: str, *, name: str, topic_lock: bool = False) -> Iterator[str]:
+    """Yield the statements that let a role run the relay or tail of this name. The outbox's schema must be given."""
     to = f"TO {quoted_name(role)};"
-    lease = TableName(table=LEASES, schema=outbox.schema)
-    kept = [outbox.companion("_dead"), control_table(outbox.schema).quoted(), lease.quoted()]
-    kept.append(lock_table(outbox.schema).quoted())
-    yield from _usage(outbox, to)
+    control = control_table(outbox.schema)
+    of_outbox, of_name = f"outbox = {literal(outbox.quoted())}", f"name = {literal(name)}"
+    yield _usage(outbox, to)
+    yield f"GRANT SELECT, DELETE ON {outbox} {to}"
+    if shape is Shape.DEIMOS:
+        # Newer versions of Deimos make tables without the mark.
+        yield block_ddl(
+            "deimos_mark_grant", on=outbox.quoted(), role=quoted_name(role), quoted=literal(outbox.quoted())
+        )
+    else:
+        marks = "dispatched_time, leader_id" if shape is Shape.THRESHER else "leader_id"
+        yield f"GRANT UPDATE ({marks}) ON {outbox} {to}"
+    yield f"GRANT SELECT, INSERT, UPDATE ON {outbox.companion('_dead')} {to}"
+    yield f"GRANT SELECT, INSERT ({_CONTROL_INSERT}), UPDATE ({_CONTROL_UPDATE}) ON {control} {to}"
+    yield policy_ddl(control, name, role, using=of_outbox, check=f"{of_outbox} AND {of_name}")
+    yield from lease_grants(outbox.schema, role, name=name)
+    locks = lock_table(outbox.schema)
+    own_locks = f"name IN ({literal(f'topics {outbox}')}, {literal(f'archive {outbox}')})"
+    yield f"GRANT SELECT, INSERT, UPDATE (pid, started, role) ON {locks} {to}"
+    yield policy_ddl(locks, name, role, using=own_locks, check=own_locks)
+    if shape is Shape.THRESHER:
+        batches = TableName(table=BATCHES, schema=outbox.schema)
+        yield f"GRANT SELECT, INSERT ON {outbox.companion('_archive')} {to}"
+        yield f"GRANT SELECT, INSERT, UPDATE ({_BATCH_UPDATE}) ON {batches} {to}"
+        yield policy_ddl(batches, name, role, using=of_outbox, check=of_outbox)
+        # An archive compares the mark of its directory with the last one that any outbox recorded for it.
+        yield policy_ddl(batches, f"{name} reads", role, using="true", command="SELECT")
     if topic_lock:
-        kept.append(locks_table(outbox, shape))
+        yield f"GRANT SELECT, INSERT, UPDATE ON {locks_table(outbox, shape)} {to}"
         if shape is Shape.DEIMOS:
             # Deimos' own lock table has a sequence. An identity column needs no grant.
             yield f"GRANT USAGE ON SEQUENCE {topic_info(outbox).companion('_id_seq')} {to}"
-    # UPDATE is for stamps and marks.
-    yield f"GRANT SELECT, UPDATE, DELETE ON {outbox} {to}"
-    if shape is Shape.THRESHER:
-        kept.append(TableName(table=BATCHES, schema=outbox.schema).quoted())
-        yield f"GRANT SELECT, INSERT ON {outbox.companion('_archive')} {to}"
-    yield f"GRANT SELECT, INSERT, UPDATE ON {', '.join(kept)} {to}"
+
+
+def lease_grants(schema: str | None, role: str, *, name: str) -> Iterator[str]:
+    """Yield the statements that let a role compete for the lease of this name, and for no other."""
+    leases = TableName(table=LEASES, schema=schema)
+    own = f"name = {literal(name)}"
+    yield f"GRANT SELECT, INSERT, UPDATE ({_LEASE_UPDATE}) ON {leases} TO {quoted_name(role)};"
+    yield policy_ddl(leases, name, role, using=own, check=own)
 
 
 def writer_grants(outbox: TableName, shape: Shape, role: str) -> Iterator[str]:
     """Yield the statements that let a role write to the outbox, and nothing else: it cannot read a message."""
     to = f"TO {quoted_name(role)};"
-    yield from _usage(outbox, to)
-    yield f"GRANT INSERT, SELECT ({_RECEIPT[shape]}) ON {outbox} {to}"
+    yield _usage(outbox, to)
+    yield f"GRANT SELECT ({_RECEIPT[shape]}) ON {outbox} {to}"
+    if shape is Shape.DEIMOS:
+        yield "-- Rails names every column in an INSERT, id too. For Thresher's writer alone, this would do:"
+        yield f"-- GRANT INSERT ({_WRITTEN[shape]}) ON {outbox} {to}"
+        yield f"GRANT INSERT ON {outbox} {to}"
+    else:
+        yield f"GRANT INSERT ({_WRITTEN[shape]}) ON {outbox} {to}"
     if shape is not Shape.THRESHER:
         # The identity column of our own table needs no grant.
         yield f"GRANT USAGE ON SEQUENCE {outbox.companion('_id_seq')} {to}"
 
 
-def operator_grants(outbox: TableName, shape: Shape, role: str) -> Iterator[str]:
-    """Yield the statements that let a role read dead rows, put them back and drop them, and nothing else."""
-    to = f"TO {quoted_name(role)};"
-    yield from _usage(outbox, to)
-    yield f"GRANT SELECT, DELETE ON {outbox.companion('_dead')} {to}"
+def operator_grants(outbox: TableName, shape: Shape, role: str, *, owner: str) -> Iterator[str]:
+    """Yield the functions of `thresher dead`, and the statements that let a role call them, and do nothing else.
+
+    The functions belong to the role `owner`, which is made if it is missing.
+    """
+    to, to_owner = f"TO {quoted_name(role)};", f"TO {quoted_name(owner)};"
+    yield functions_ddl(dead_functions(outbox, shape), owner=owner, caller=role)
+    yield f"GRANT SELECT, DELETE ON {outbox.companion('_dead')} {to_owner}"
     # DELETE is for a dead row that is still in the outbox.
-    yield f"GRANT INSERT, DELETE, SELECT ({_RECEIPT[shape]}) ON {outbox} {to}"
+    yield f"GRANT INSERT (id, {_REPLAYED[shape]}), DELETE, SELECT ({_RECEIPT[shape]}) ON {outbox} {to_owner}"
+    yield _usage(outbox, to)
 
 
-def _usage(outbox: TableName, to: str) -> Iterator[str]:
-    if outbox.schema is not None:
-        yield f"GRANT USAGE ON SCHEMA {quoted_name(outbox.schema)} {to}"
+def dispatcher_grants(outbox: TableName, role: str, *, owner: str) -> Iterator[str]:
+    """Yield the statements that let a role send the rows of receipts, and the function that tells it the relay's mode.
+
+    The function belongs to the role `owner`, which is made if it is missing, and sees the names and modes of all
+    relays: of a row that a policy hides, a dispatcher would believe that no relay runs.
+    """
+    to = f"TO {quoted_name(role)};"
+    control = control_table(outbox.schema)
+    yield functions_ddl([modes_function(outbox)], owner=owner, caller=role)
+    yield f"GRANT SELECT (name, outbox, mode) ON {control} TO {quoted_name(owner)};"
+    yield policy_ddl(control, "modes are read by a function", owner, using="true", command="SELECT")
+    yield _usage(outbox, to)
+    yield f"GRANT SELECT, UPDATE (dispatched_time) ON {outbox} {to}"
+
+
+def _usage(outbox: TableName, to: str) -> str:
+    return f"GRANT USAGE ON SCHEMA {quoted_name(outbox.schema or 'public')} {to}"

@@ -1,6 +1,7 @@
 -- The manifests of archive files, one row per batch. A manifest lists the batch's rows by id, create time and version
 -- (xmin). It is written before the file. The lists are emptied once the rows have left the outbox; the other columns
--- stay, and say which files are finished and which ids they hold.
+-- stay, and say which files are finished and which ids they hold. A role other than the table's owner changes only the
+-- rows that a policy gives it. It reads all of them: several outboxes may share a directory.
 CREATE TABLE IF NOT EXISTS {table} (
   batch        UUID PRIMARY KEY DEFAULT pg_catalog.gen_random_uuid(),
   outbox       TEXT NOT NULL,
@@ -22,3 +23,11 @@ CREATE TABLE IF NOT EXISTS {table} (
 CREATE INDEX ON {table} (outbox) WHERE finish_time IS NULL;
 CREATE INDEX ON {table} (outbox) WHERE attempt > 1;
 CREATE INDEX ON {table} (directory, begin_time);
+DO $thresher$
+BEGIN
+  -- Not again: it waits for every session that uses the table, and others wait behind it.
+  IF NOT (SELECT c.relrowsecurity FROM pg_catalog.pg_class c WHERE c.oid = $name${table}$name$::pg_catalog.regclass) THEN
+    ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
+  END IF;
+END
+$thresher$;

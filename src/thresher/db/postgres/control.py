@@ -10,6 +10,7 @@ from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.names import TableName
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.own_tables.lock_rows import LockRows, create_missing
+from thresher.db.postgres.rights.ddl import Function, literal
 from thresher.db.postgres.sessions import exists, explained
 from thresher.db.problem import DatabaseRefused
 from thresher.db.statements import statement
@@ -21,6 +22,23 @@ _UPGRADE_SECONDS = 2
 def control_table(schema: str | None) -> TableName:
     """Return the table of control rows in a schema; without one, the session's search_path decides."""
     return TableName(table="thresher_relay", schema=schema)
+
+
+def modes_function(outbox: TableName) -> Function:
+    """Return the function that tells how an outbox is relayed, to a role that may not see control rows."""
+    query = statement("dispatch_mode", control_table(outbox.schema))
+    return Function(
+        schema=outbox.schema or "",
+        name=modes_name(outbox),
+        arguments="",
+        returns="TABLE (name text, mode text)",
+        body=query % literal(outbox.quoted()),
+    )
+
+
+def modes_name(outbox: TableName) -> str:
+    """Return the name of that function."""
+    return f"{outbox.table}_relays"
 
 
 class ControlTable:
@@ -52,13 +70,11 @@ class ControlTable:
         return self._row("control_read", [name])
 
     def insert(self, row: NewControlRow) -> Sequence[str]:
-        """Insert the row unless the name has one. Returns other names that relay the outbox: then inserts nothing."""
-        # Two relays of different names that start at once must not both find no other name.
-        with self._locks.only_one("control"):
-            asked = {"outbox": row.outbox, "name": row.name}
+        """Insert the row unless the name or the outbox has one; return the other names that relay the outbox."""
+        self._change("insert", **asdict(row))
+        asked = {"outbox": row.outbox, "name": row.name}
+        with explained():
             others = OwnCursor(self._connection).execute(statement("control_others", self._table), asked).fetchall()
-            if not others:
-                self._change("insert", **asdict(row))
         return [other for (other,) in others]
 
     def take(self, name: str, term: str) -> ControlRow | None:
@@ -81,7 +97,14 @@ class ControlTable:
 
     def rename(self, name: str, *, old: str, outbox: str) -> bool:
         """Let an outbox be relayed under another name; False if the old name does not relay it."""
-        return self._change("rename" if self.read(name) is None else "forget", name=name, old=old, outbox=outbox)
+        values = {"name": name, "old": old, "outbox": outbox}
+        with explained():
+            try:
+                return (
+                    OwnCursor(self._connection).execute(statement("control_rename", self._table), values).rowcount > 0
+                )
+            except psycopg.errors.UniqueViolation as error:
+                raise DatabaseRefused(f"the name {name!r} belongs to the relay of another outbox") from error
 
     def adopt(self, name: str, *, system_id: str) -> bool:
         """Record this database as the row's own and forget the progress topic; False if there is no row."""

@@ -1,7 +1,9 @@
--- One row per relay: the term of its leader, and the layout of its shards.
+-- One row per relay: the term of its leader, and the layout of its shards. An outbox has one row: of two relays of
+-- different names that start at once, one is refused. A role other than the table's owner sees and changes only the rows
+-- that a policy gives it, because a row holds the secret under which progress is sealed.
 CREATE TABLE IF NOT EXISTS {table} (
   name              TEXT PRIMARY KEY,
-  outbox            TEXT NOT NULL,
+  outbox            TEXT NOT NULL UNIQUE,
   outbox_id         UUID NOT NULL,
   system_id         TEXT NOT NULL,
   term              UUID NOT NULL,
@@ -12,3 +14,11 @@ CREATE TABLE IF NOT EXISTS {table} (
   secret            UUID NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
   settled_on        TEXT
 );
+DO $thresher$
+BEGIN
+  -- Not again: it waits for every session that uses the table, and others wait behind it.
+  IF NOT (SELECT c.relrowsecurity FROM pg_catalog.pg_class c WHERE c.oid = $name${table}$name$::pg_catalog.regclass) THEN
+    ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
+  END IF;
+END
+$thresher$;

@@ -1,2 +1,3 @@
--- The other names under which an outbox is relayed. There are none, unless an operator has renamed its relay.
-SELECT name FROM {table} WHERE outbox = %(outbox)s AND name <> %(name)s ORDER BY name
+-- The other name under which an outbox is relayed. There is none, unless an operator has renamed its relay. Index: the
+-- unique one of the outbox.
+SELECT name FROM {table} WHERE outbox = %(outbox)s AND name <> %(name)s

@@ -1,10 +1,10 @@
 """The dead-letter table of an outbox in Postgres: rows are listed, put back, or deleted for good.
 
 Callers own their transaction and handle the driver's errors. Errors in the caller's request are raised as
-`InvalidInput`.
+`InvalidInput`. An operator may not touch the tables: it calls functions, whose bodies are the same statements.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
 
 import psycopg
@@ -18,14 +18,39 @@ from thresher.db.shape import Shape
 from thresher.db.shape_columns import created
 from thresher.db.statements import statement
 
+# The statements of each operation, in order; the result is the last one's.
+DeadStatements = Mapping[str, Sequence[LiteralString]]
+
+_CHOSEN = statement("dead_chosen").strip()
+
+
+def dead_statements(outbox: TableName, shape: Shape) -> DeadStatements:
+    """Return the statements on the tables: list, show, replay and drop."""
+    chosen = {"chosen": _CHOSEN}
+    leftover = statement("dead_leftover", outbox, created=created(shape, "o"), **chosen)
+    return {
+        "list": [statement("dead_list", outbox, **chosen)],
+        "show": [statement("dead_show", outbox)],
+        "replay": [leftover, statement(f"{shape.prefix}_dead_replay", outbox, **chosen)],
+        "drop": [statement("dead_drop", outbox, **chosen)],
+    }
+
 
 class PostgresDeadRows:
     """The dead rows of one outbox."""
 
-    def __init__(self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        outbox: TableName,
+        shape: Shape,
+        *,
+        statements: DeadStatements | None = None,
+    ) -> None:
+        """`statements` replaces the statements on the tables."""
         self._cursor = OwnCursor(connection)
         self._outbox = outbox
-        self._shape = shape
+        self._statements = {**dead_statements(outbox, shape), **(statements or {})}
 
     def find(
         self,
@@ -37,7 +62,7 @@ class PostgresDeadRows:
     ) -> list[DeadRow]:
         """Return rows by id, then by create time."""
         wanted = {**_wanted(topic, kind, ids), "rows": rows}
-        found = self._execute(self._chosen("dead_list"), wanted).fetchall()
+        found = self._run("list", wanted).fetchall()
         names = DeadRow.__slots__
         return [DeadRow(**dict(zip(names, row, strict=True))) for row in found]
 
@@ -49,7 +74,7 @@ class PostgresDeadRows:
     def show(self, id_: int) -> list[DeadContent]:
         """Return the row with this id and its content; several if the id was reused."""
         contents = []
-        for row in self._execute(statement("dead_show", self._outbox), [id_]).fetchall():
+        for row in self._run("show", {"id": id_}).fetchall():
             id_, created, topic, key, value, names, values, *fate = row
             size = len(value if isinstance(value, bytes) else value.encode()) if value is not None else None
             fields = dict(zip(DeadRow.__slots__, [id_, created, topic, key, size, *fate], strict=True))
@@ -66,10 +91,8 @@ class PostgresDeadRows:
 
     def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Put rows back into the outbox under their own ids; return how many. Of rows with one id, only the oldest."""
-        wanted = _wanted(topic, kind, ids)
-        self._execute(self._chosen("dead_leftover", created=created(self._shape, "o")), wanted)
         try:
-            return self._execute(self._chosen(f"{self._shape.prefix}_dead_replay"), wanted).rowcount
+            return _changed(self._run("replay", _wanted(topic, kind, ids)))
         except errors.UniqueViolation as error:
             raise InvalidInput(
                 f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"
@@ -79,15 +102,17 @@ class PostgresDeadRows:
         self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None
     ) -> list[tuple[Any, ...]]:
         """Delete rows and return them by id: topic, key, value, header names, header values, partition, timestamp."""
-        return self._execute(self._chosen("outbox_dead_take"), _wanted(topic, kind, ids)).fetchall()
+        query = statement("outbox_dead_take", self._outbox, chosen=_CHOSEN)
+        return self._execute(query, _wanted(topic, kind, ids)).fetchall()
 
     def drop(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Delete rows for good; return how many."""
-        return self._execute(self._chosen("dead_drop"), _wanted(topic, kind, ids)).rowcount
+        return _changed(self._run("drop", _wanted(topic, kind, ids)))
 
-    def _chosen(self, name: str, **parts: str) -> LiteralString:
-        """Return a statement on the rows that topic, kind and ids select."""
-        return statement(name, self._outbox, chosen=statement("dead_chosen").strip(), **parts)
+    def _run(self, what: str, values: dict[str, Any]) -> OwnCursor:
+        for query in self._statements[what]:
+            self._execute(query, values)
+        return self._cursor
 
     def _execute(self, query: LiteralString, values: Any) -> OwnCursor:
         try:
@@ -104,3 +129,11 @@ class PostgresDeadRows:
 
 def _wanted(topic: str | None, kind: str | None, ids: Sequence[int] | None) -> dict[str, Any]:
     return {"topic": topic, "kind": kind, "ids": None if ids is None else list(ids)}
+
+
+def _changed(cursor: OwnCursor) -> int:
+    """Return how many rows a statement has changed, or a function says that it has."""
+    if cursor.description is None:
+        return cursor.rowcount
+    row = cursor.fetchone()
+    return 0 if row is None else int(row[0])

@@ -1,8 +1,17 @@
 -- One row per lock that pipelines of this schema share. A lock for one transaction is the lock of its row. A lock for
--- longer names the session that holds it, and ends with that session.
+-- longer names the session that holds it, and ends with that session. A role other than the table's owner takes only
+-- those that a policy gives it.
 CREATE TABLE IF NOT EXISTS {table} (
   name    TEXT PRIMARY KEY,
   pid     INTEGER,
   started TIMESTAMP WITH TIME ZONE,
   role    TEXT
 );
+DO $thresher$
+BEGIN
+  -- Not again: it waits for every session that uses the table, and others wait behind it.
+  IF NOT (SELECT c.relrowsecurity FROM pg_catalog.pg_class c WHERE c.oid = $name${table}$name$::pg_catalog.regclass) THEN
+    ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
+  END IF;
+END
+$thresher$;

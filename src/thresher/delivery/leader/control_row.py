@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Sequence
 from typing import Protocol
 
-from thresher.core.errors import Superseded
 from thresher.db.control import ControlRow, ControlRows, Incarnation, NewControlRow
 from thresher.db.names import TableName
 from thresher.delivery.names import sessions
@@ -52,7 +51,10 @@ def own_row(session: DriverSession, name: str, *, term: str, mode: str, shards: 
         )
     row = session.control.read(name)
     if row is None:
-        raise Superseded("the control row was removed while this relay was starting")
+        raise ForeignProgress(
+            f"the name {name!r} belongs to the relay of another outbox, whose control row this database role may not "
+            f"see: give {outbox} another name"
+        )
     if row.outbox != outbox.quoted():
         raise ForeignProgress(f"the name {name!r} belongs to a relay of {row.outbox}: give {outbox} another name")
     require_known_system(name, row, system)

@@ -40,7 +40,8 @@ def create_missing(connection: psycopg.Connection[Any], quoted: str, ddl: str) -
         return
     try:
         with connection.transaction():
-            OwnCursor(connection).execute(ddl.encode())
+            # Several statements cannot be prepared.
+            OwnCursor(connection).execute(ddl.encode(), prepare=False)
     except (errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation):
         # In a race, the catalog's own indexes report the other's table by the last two.
         if not exists(connection, quoted):

@@ -1,0 +1,2 @@
+-- Calls a function of ours.
+SELECT * FROM {function}{arguments}
