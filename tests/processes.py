@@ -132,3 +132,8 @@ def spark_submit_variables() -> dict[str, str]:
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment with changes, a terminal width that wraps no line, and no colours."""
     return {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb", **changes}
+
+
+def short_directory() -> Path:
+    """Make a directory in the run's own, with a path that is short enough for the Unix sockets of a program's Spark."""
+    return Path(tempfile.mkdtemp(prefix="e"))

@@ -1,9 +1,11 @@
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.engine.cluster import Cluster, cluster
+from tests.processes import short_directory
 from thresher.spark.session.environment import pack
 
 
@@ -20,3 +22,11 @@ def environment_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with cluster(tmp_path_factory.mktemp("cluster")) as running_cluster:
         yield running_cluster
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A directory for the temporary files of a program alone."""
+    place = short_directory()
+    yield place
+    shutil.rmtree(place, ignore_errors=True)

@@ -69,12 +69,12 @@ def test_a_failing_worker_backs_off_and_its_neighbour_goes_on(engines: Engines) 
         untouched(engine, neighbour)
 
 
-def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) -> None:
+def test_without_its_jvm_the_engine_fails_and_nothing_is_left(temporary: Path) -> None:
     # A directory as left behind an hour ago by a driver and a JVM that were killed together.
-    old = tmp_path / "thresher-spark-old"
+    old = temporary / "thresher-spark-old"
     old.mkdir()
     os.utime(old, (0, 0))
-    with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
+    with driven(variables={"TMPDIR": str(temporary)}) as driver:
         driver.up()
         assert not old.exists()
         driver.look()
@@ -83,20 +83,20 @@ def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) ->
         assert driver.shot["raised"] == "EngineLost"
         assert "start the program again" in driver.shot["error"]
         driver.gone(GONE_SECONDS)
-    assert not list(tmp_path.iterdir())
+    assert not list(temporary.iterdir())
 
 
-def test_killing_driver_and_jvm_leaves_only_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
+def test_killing_driver_and_jvm_leaves_only_a_directory(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with driven(variables={"TMPDIR": str(temporary)}) as driver:
         driver.up()
         driver.look()
         jvm = driver.jvm()
         driver.process.kill()
         os.kill(jvm, signal.SIGKILL)
         driver.gone(GONE_SECONDS)
-        (left,) = tmp_path.iterdir()
+        (left,) = temporary.iterdir()
     # The next engine removes the directory, once it is a minute old.
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     os.utime(left)
     sweep("thresher-spark-")
     assert left.exists()
@@ -120,12 +120,12 @@ def test_a_killed_driver_ends_a_shard_that_holds_the_gil(tmp_path: Path) -> None
 
 
 def test_a_driver_resumed_after_a_stop_has_all_shards_again(
-    tmp_path: Path,
+    temporary: Path,
 ) -> None:
     # Both are longer than a stall of the machine: the allowed silence of a task, and the longer one of a driver.
     silence, deaf = 6.0, 15.0
     policy = {"silence_seconds": silence, "deaf_seconds": deaf}
-    with driven(policy=policy, variables={"TMPDIR": str(tmp_path)}) as driver:
+    with driven(policy=policy, variables={"TMPDIR": str(temporary)}) as driver:
         before = driver.up()
         driver.process.send_signal(signal.SIGSTOP)
         time.sleep(silence + 1.0)
@@ -146,4 +146,4 @@ def test_a_driver_resumed_after_a_stop_has_all_shards_again(
         assert len(driver.seen) >= 4  # itself, the JVM, the daemon, two workers
         driver.process.kill()
         driver.gone(GONE_SECONDS)
-        assert not list(tmp_path.iterdir())
+        assert not list(temporary.iterdir())

@@ -41,14 +41,6 @@ def trace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def temporary(tmp_path: Path) -> Path:
-    """A directory for the temporary files of the program alone."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
     ours, theirs = pty.openpty()
     yield ours, theirs
@@ -103,15 +95,11 @@ def test_a_second_signal_ends_everything_at_once(trace: Path) -> None:
     assert not all_batches_were_finished(trace)
 
 
-def test_a_signal_while_spark_starts_stops_the_program(trace: Path, tmp_path: Path) -> None:
+def test_a_signal_while_spark_starts_stops_the_program(trace: Path, temporary: Path) -> None:
     # Early and late in the start of 5 s: the JVM's launch script runs, then its context starts.
     delays = (0.5, 2.5)
-    places = [tmp_path / str(delay) for delay in delays]
     with contextlib.ExitStack() as stack:
-        drivers = []
-        for place in places:
-            place.mkdir()
-            drivers.append(stack.enter_context(driven(chain(trace), variables={"TMPDIR": str(place)})))
+        drivers = [stack.enter_context(driven(chain(trace), variables={"TMPDIR": str(temporary)})) for _ in delays]
         for driver in drivers:
             driver.until(lambda shot: shot["state"] != "new")
         began = time.monotonic()
@@ -119,11 +107,11 @@ def test_a_signal_while_spark_starts_stops_the_program(trace: Path, tmp_path: Pa
             time.sleep(max(0.0, began + delay - time.monotonic()))
             driver.look()
             driver.process.terminate()
-        for driver, place in zip(drivers, places, strict=True):
+        for driver in drivers:
             assert driver.end(STOP_SECONDS) == 0
             assert driver.shot["state"] == "done"
             driver.gone()
-            assert not list(place.iterdir()), place
+    assert not list(temporary.iterdir())
 
 
 def test_ctrl_c_in_a_terminal_stops_the_engine(trace: Path, temporary: Path, terminal: tuple[int, int]) -> None:

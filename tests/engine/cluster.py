@@ -1,6 +1,7 @@
 """A real standalone Spark cluster on loopback: a master and workers as processes, each with a keeper."""
 
 import contextlib
+import secrets
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ class Cluster:
         self._port = free_port()
         self.url = f"spark://127.0.0.1:{self._port}"
         self.workers: dict[str, Server] = {}
+        self._secret = secrets.token_hex(16)
+        self._properties = directory / "cluster.properties"
+        self._properties.touch(mode=0o600)
+        self._properties.write_text(
+            f"spark.authenticate true\nspark.authenticate.secret {self._secret}\nspark.network.crypto.enabled true\n"
+        )
         self.master = self._server("master")
 
     def _server(self, name: str) -> Server:
@@ -48,7 +55,8 @@ class Cluster:
         }
         given = [f"{name}={value}" for name, value in environment.items()]
         name = f"org.apache.spark.deploy.{role.lower()}.{role}"
-        server.start(["env", *given, "bash", SPARK_CLASS, name, "--host", "127.0.0.1", "--webui-port", "0", *arguments])
+        command = ["env", *given, "bash", str(SPARK_CLASS), name, "--host", "127.0.0.1", "--webui-port", "0"]
+        server.start([*command, "--properties-file", str(self._properties), *arguments])
 
     def start(self) -> None:
         self._start(self.master, "Master", "--port", str(self._port))
@@ -72,6 +80,7 @@ class Cluster:
             "python": "./environment/bin/python",
             "py_files": [str(FUNCTIONS)],
             "conf": {
+                "spark.authenticate.secret": self._secret,
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 # Temporary files of killed executors are removed with the cluster's directory.

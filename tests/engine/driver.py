@@ -128,9 +128,10 @@ def driven(
     command: Sequence[str] = (sys.executable,),
     variables: dict[str, str] | None = None,
     terminal: int | None = None,
+    directory: Path | None = None,
     **others: Any,
 ) -> Iterator[Driver]:
-    """Run the program; at the end, stop it and kill its remaining processes."""
+    """Run the program, in a directory if one is given; at the end, stop it and kill its remaining processes."""
     others.setdefault("policy", STEADY)
     process = subprocess.Popen(
         [*command, str(PROGRAM), given(steps, **others)],
@@ -139,6 +140,7 @@ def driven(
         stderr=subprocess.PIPE,
         text=True,
         env=environment(**(variables or {})),
+        cwd=directory,
     )
     driver = Driver(process)
     try:

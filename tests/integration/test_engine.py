@@ -318,3 +318,12 @@ def test_engines_that_share_the_programs_spark_may_start_together(engines: Engin
     with contextlib.ExitStack() as together:
         made = [together.enter_context(engines(("some", {"rows": 3}), TALLY, shards=1)) for _ in range(5)]
         assert [engine.wait(60).shards[0].counts for engine in made] == [{"rows": 3}] * 5
+
+
+def test_a_shard_without_a_slot_is_warned_of(engines: Engines, caplog: pytest.LogCaptureFixture) -> None:
+    shards = SLOTS + 1
+    with engines(TICKS, TALLY, shards=shards, slot_seconds=5.0) as engine:
+        shot = until(engine, lambda shot: shot.without_slot and len(shot.shards) - len(shot.without_slot) == SLOTS)
+        ((shard, needed),) = shot.without_slot.items()
+        assert needed.startswith(f"no slot of Spark has taken it so far: {shards} shards need {shards} cores of local[")
+        assert f"shard {shard} of test is waiting: {needed}" in caplog.text

@@ -16,7 +16,7 @@ PROGRAM = """
 import signal, sys
 sys.path.append({engine!r})
 from pyspark.sql import SparkSession
-from thresher.spark import Engine, Pipeline, Policy, Step, run
+from thresher.spark import Engine, Pipeline, Policy, Step, needed_settings, run
 from thresher.spark.problem import SparkUnfit
 
 def make():
@@ -24,13 +24,13 @@ def make():
     return Engine(Pipeline(name="guest", shards=1, steps=steps, policy=Policy(silence_seconds=60.0)))
 
 builder = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false")
-unfit = builder.config("spark.speculation", "true").getOrCreate()
+unfit = builder.config("spark.speculation", "true").config("spark.authenticate", "false").getOrCreate()
 try:
     run(make())
 except SparkUnfit as error:
     print(error)
 unfit.stop()
-fit = builder.config("spark.speculation", "false").config("spark.python.worker.reuse", "false").getOrCreate()
+fit = builder.config(map=needed_settings("local[3]")).getOrCreate()
 before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 shot = run(make())
 assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
@@ -55,6 +55,7 @@ def test_a_programs_own_session_is_checked_and_used() -> None:
     refused, well = answer.stdout.strip().splitlines()
     assert "spark.python.worker.reuse is not set, and true by default" in refused
     assert "spark.speculation is true" in refused
+    assert "spark.authenticate is false: anybody who reaches Spark's ports could read the passwords" in refused
     assert well == "well"
 
 

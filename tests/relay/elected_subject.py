@@ -4,8 +4,10 @@ Every second one is `thresher run`, the others are a `Harvest`. Besides the faul
 leave their group, the group is denied, and their leader topic is deleted.
 """
 
+import shutil
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from tests.faults.mix.agenda import Agenda
 from tests.faults.mix.candidates import Candidates
 from tests.faults.mix.crew import Crew, Stage
 from tests.faults.program import Program
+from tests.processes import short_directory
 from tests.relay import mixed_subject
 from tests.relay.mixed_subject import LAYOUT, MixedRelay, relay_kinds
 from tests.relay.subject import NAME
@@ -86,11 +89,13 @@ class ElectedRelay(MixedRelay):
     def __init__(self, *, shards: int = LAYOUT["shards"], **subject: Any) -> None:
         super().__init__(**subject)
         self._layout = {**LAYOUT, "shards": shards}
+        self._temporary = short_directory()
+        weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
 
     def program(self, **settings: Any) -> Program:
-        # When all processes of a relay are killed, none removes its files: they are removed with the scene's directory.
+        # When all processes of a relay are killed, none removes its files: they are removed with this object.
         program = super().program(**{"election": "neli", **settings})
-        return program.changed(variables={"TMPDIR": str(self._directory)})
+        return program.changed(variables={"TMPDIR": str(self._temporary)})
 
     def crew(self, stage: Stage) -> Candidates:
         return Candidates(stage, self._layout, others={"as_command": True})

@@ -168,6 +168,32 @@ def test_a_leader_with_a_hanging_step_is_unready(step: str, alive: bool, monkeyp
     thread.join(60)
 
 
+def test_a_leader_with_a_shard_without_a_slot_is_unready(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Workload(RelayWorkload):
+        def take_over(self, *_: Any) -> RelayTerm:
+            return Term(lambda: None)
+
+    monkeypatch.setattr(leading, "Engine", Hanging)
+    monkeypatch.setattr(Hanging, "shards", [shard(0), replace(shard(1), state=Phase.WAITING)])
+    led = Leading(Workload(SETTINGS))
+
+    def run() -> None:
+        with pytest.raises(EngineLost):
+            led.run()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    eventually(lambda: led.role is Role.LEADING, 60)
+    verdict = readiness(ProcessHealth(role=led.role, wording=led.workload.wording, trouble=led.trouble))
+    assert (verdict.good, verdict.reason) == (False, "no-spark-slot")
+    (alarm,) = led.alarms.items()
+    assert alarm[0] == "shard 1"
+    assert alarm[1].startswith("no slot of Spark has taken it so far: 2 shards need 2 cores of Spark at once; ")
+    assert verdict.detail["trouble"] == f"shard 1: {alarm[1]}"
+    led.request_stop()
+    thread.join(60)
+
+
 def test_a_lock_holder_is_reported_with_pid_and_query() -> None:
     holder = LockHolder(
         pid=42, user="app", application="psql", state="idle in transaction", seconds=312.4, query="SELECT 1\n  FROM t"

@@ -1,22 +1,32 @@
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from thresher.spark.problem import PipelineInvalid
+from thresher.spark.problem import PipelineInvalid, SparkUnfit
 from thresher.spark.session.settings import (
     SparkOptions,
     breaking_settings,
     context_settings,
     default_master,
+    exposed_arguments,
     is_local,
     java_options,
+    needed_settings,
+    page_address,
+    properties_file,
     read_defaults,
     settings_of,
 )
 
-FIT = {"spark.python.worker.reuse": "false"}
+FIT = {
+    "spark.python.worker.reuse": "false",
+    "spark.authenticate": "true",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.enabled": "false",
+}
 
 
 def settings(
@@ -28,7 +38,7 @@ def settings(
 
 def test_our_own_settings_do_not_break_the_engine() -> None:
     assert breaking_settings(settings()) == []
-    assert breaking_settings(settings(master="spark://host:7077")) == []
+    assert breaking_settings(settings(master="yarn")) == []
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,9 @@ def test_our_own_settings_do_not_break_the_engine() -> None:
         ({"spark.speculation": "true"}, "spark.speculation is true"),
         ({"spark.python.use.daemon": "false"}, "spark.python.use.daemon is false"),
         ({"spark.python.worker.killOnIdleTimeout": "true"}, "spark.python.worker.killOnIdleTimeout is true"),
+        ({"spark.authenticate": "false"}, "spark.authenticate is false"),
+        ({"spark.python.unix.domain.socket.enabled": "no"}, "spark.python.unix.domain.socket.enabled is no"),
+        ({"spark.ui.enabled": "true"}, "spark.ui.killEnabled is not set, and true by default"),
     ],
 )
 def test_a_setting_that_breaks_the_engine_is_named(changes: dict[str, str], name: str | None) -> None:
@@ -48,7 +61,7 @@ def test_a_setting_that_breaks_the_engine_is_named(changes: dict[str, str], name
 
 
 def test_a_spark_default_that_breaks_the_engine_is_named() -> None:
-    (found,) = breaking_settings({})
+    (found,) = breaking_settings({key: value for key, value in FIT.items() if key != "spark.python.worker.reuse"})
     assert found.startswith("spark.python.worker.reuse is not set, and true by default")
     assert found.endswith("set it to false")
 
@@ -135,3 +148,78 @@ def test_impossible_options_are_refused(options: dict[str, Any], reason: str) ->
 
 def test_options_hide_their_settings() -> None:
     assert "hunter2" not in repr(SparkOptions(conf={"spark.ssl.keyPassword": "hunter2"}))
+
+
+CLUSTER = {"spark.master": "spark://host:7077", "spark.authenticate.secret": "hunter2"}
+
+
+def test_a_cluster_authenticates_and_encrypts_or_is_refused() -> None:
+    ours = context_settings(CLUSTER, name="orders", shards=2, submitted=False)
+    assert breaking_settings(ours) == []
+    for key, wrong in (
+        ("spark.authenticate", "false"),
+        ("spark.network.crypto.enabled", "false"),
+        ("spark.network.crypto.saslFallback", "true"),
+        ("spark.io.encryption.enabled", "false"),
+    ):
+        (told,) = breaking_settings(ours | {key: wrong})
+        assert told.startswith(f"{key} is {wrong}: ")
+    (told,) = breaking_settings(ours | {"spark.authenticate.secret": ""})
+    assert told.startswith("spark.authenticate.secret is not set")
+    assert not [each for each in breaking_settings(CLUSTER) if "hunter2" in each]
+
+
+def test_tls_of_spark_stands_in_for_its_encryption() -> None:
+    tls = CLUSTER | {"spark.ssl.rpc.enabled": "true"}
+    ours = context_settings(tls, name="orders", shards=2, submitted=False)
+    assert "spark.network.crypto.enabled" not in ours
+    assert breaking_settings(ours) == []
+    assert ours["spark.io.encryption.enabled"] == "true"
+
+
+@pytest.mark.parametrize("master", ["local[4]", "yarn", "k8s://https://host:443"])
+def test_the_settings_for_a_programs_own_context_suffice(master: str) -> None:
+    assert breaking_settings({"spark.master": master} | needed_settings(master)) == []
+    wrong = breaking_settings({"spark.master": master})
+    assert any(each.startswith("spark.authenticate is not set, and false by default") for each in wrong)
+
+
+def test_sparks_page_has_no_kill_links_and_is_on_loopback() -> None:
+    with_page = settings(SparkOptions(conf={"spark.ui.enabled": "true"}))
+    assert breaking_settings(with_page) == []
+    assert page_address(with_page, {}) == {"SPARK_LOCAL_IP": "127.0.0.1"}
+    assert page_address(with_page, {"SPARK_LOCAL_IP": "10.0.0.1"}) == {}
+    (told,) = breaking_settings(with_page | {"spark.ui.killEnabled": "true"})
+    assert told.startswith("spark.ui.killEnabled is true: ")
+    elsewhere = context_settings(CLUSTER | {"spark.ui.enabled": "true"}, name="orders", shards=2, submitted=False)
+    with pytest.raises(SparkUnfit, match=r"set spark\.driver\.host"):
+        page_address(elsewhere, {})
+    assert page_address(elsewhere | {"spark.driver.host": "driver"}, {}) == {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.mark.parametrize("key", ["spark.driver.extraJavaOptions", "spark.executor.defaultJavaOptions"])
+def test_a_secret_among_javas_options_is_refused_unshown(key: str) -> None:
+    option = '-Dx=1 -Djavax.net.ssl.keyStorePassword="hunter2"'
+    (told,) = breaking_settings(settings() | {key: option})
+    assert told.startswith(f"{key} holds javax.net.ssl.keyStorePassword: ")
+    assert "hunter2" not in told
+    assert breaking_settings(settings() | {key: "-Djavax.net.ssl.trustStore=/a/passwords.jks"}) == []
+
+
+def test_a_secret_among_the_arguments_of_spark_submit_is_refused() -> None:
+    (told,) = exposed_arguments("--conf spark.ssl.keyPassword=hunter2 --conf spark.a=b pyspark-shell")
+    assert told.startswith("PYSPARK_SUBMIT_ARGS holds spark.ssl.keyPassword: ")
+    assert "hunter2" not in told
+
+
+def test_settings_survive_a_properties_file() -> None:
+    given = {"spark.a": "b c=d", "spark.é": 'a:b "c" \\ # !\n\té😀', "spark.empty": ""}
+    lines = properties_file(given).splitlines()
+    assert len(lines) == len(given)
+    assert all(line.isascii() for line in lines)
+
+    def read(text: str) -> str:
+        units = re.sub(r"\\u(....)", lambda found: chr(int(found[1], 16)), text)
+        return units.encode("utf-16", "surrogatepass").decode("utf-16")
+
+    assert {read(key): read(value) for key, _, value in (line.partition("=") for line in lines)} == given

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from thresher.spark.line_key import LineKey
 from thresher.spark.outcome import Fatal, Transient, decode
 from thresher.spark.pipeline import Step
 from thresher.spark.policy import Policy
@@ -26,7 +27,7 @@ def spec(port: int) -> TaskSpec:
         attempt=1,
         steps=pickle.dumps((Step(function="sys:exit"),)),
         policy=Policy(),
-        address=DriverAddress(host="127.0.0.1", port=port, token="secret"),
+        address=DriverAddress(place=("127.0.0.1", port), key=LineKey(b"secret")),
     )
 
 
@@ -50,7 +51,7 @@ def test_an_unreachable_driver_is_named_and_worth_a_retry() -> None:
     assert "spark.driver.host" in outcome.error.message
 
 
-def test_the_token_is_never_shown() -> None:
+def test_the_key_is_never_shown() -> None:
     assert "secret" not in repr(spec(1))
     assert "secret" not in repr(PackedTaskSpec.pack(spec(1)))
 

@@ -13,14 +13,23 @@ from pathlib import Path
 
 # A younger directory may belong to a process that has not locked it yet.
 _STALE_SECONDS = 60.0
+_SHORT = Path("/tmp")  # noqa: S108 - only for a directory with a random name, which others cannot enter
+# The letters that `mkdtemp` appends to a prefix.
+_RANDOM_LETTERS = 8
 
 
 class Throwaway:
-    """A directory of this process. `remove` removes it; after a crash, the next owner with the same prefix does."""
+    """A directory of this process, closed to other users. `remove` removes it; after a crash, the next owner does.
 
-    def __init__(self, prefix: str) -> None:
-        sweep(prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+    Its path has at most `longest` letters: below a longer temporary directory than that allows, it is in /tmp.
+    """
+
+    def __init__(self, prefix: str, *, longest: int | None = None) -> None:
+        within = Path(tempfile.gettempdir())
+        if longest is not None and len(str(within / prefix)) + _RANDOM_LETTERS > longest:
+            within = _SHORT
+        sweep(prefix, within)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
         self._lock: int | None = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -32,9 +41,9 @@ class Throwaway:
             os.close(lock)
 
 
-def sweep(prefix: str) -> None:
+def sweep(prefix: str, within: Path | None = None) -> None:
     """Remove the directories with this prefix whose owner is gone."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for directory in (within or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
         try:
             status = directory.lstat()
             if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _STALE_SECONDS:

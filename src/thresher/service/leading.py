@@ -93,8 +93,11 @@ class Leading:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Things that wait, such as topics, and why."""
-        return {} if self._term is None else self._term.alarms
+        """Things that wait, such as topics and shards without a slot of Spark, and why."""
+        snapshot = self.snapshot()
+        waiting = {} if snapshot is None else snapshot.without_slot
+        held = {} if self._term is None else self._term.alarms
+        return {**held, **{f"shard {shard}": needed for shard, needed in waiting.items()}}
 
     @property
     def waiting_for(self) -> str | None:

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 # The time between two rounds of checks.
 WATCH_SECONDS = 1.0
 _END_SECONDS = 5.0
+# The kind of trouble of a leader with a shard that Spark does not run.
+NO_SLOT = "no_spark_slot"
 
 
 class Watching:
@@ -81,8 +83,10 @@ class Watching:
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """Kind and text of the `Trouble` of a check, or else of the step that has hung longest."""
+        """Kind and text of the `Trouble` of a check, or of a shard without a slot, or of the longest hanging step."""
         met = next(iter(self._troubles.copy().values()), None)
+        for shard, needed in self._engine.snapshot().without_slot.items():
+            met = met or (NO_SLOT, f"shard {shard}: {needed}")
         return met or next((("step_hangs", str(step)) for step in self.hanging_steps), None)
 
     @property

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from thresher.spark.driver.snapshot import Snapshot
     from thresher.spark.pipeline import Pipeline, Step
     from thresher.spark.policy import Policy
-    from thresher.spark.session.settings import SparkOptions
+    from thresher.spark.session.settings import SparkOptions, needed_settings
     from thresher.spark.worker.shard import Shard
 else:
     import importlib
@@ -26,6 +26,7 @@ else:
         "Snapshot": "driver.snapshot",
         "SparkOptions": "session.settings",
         "Step": "pipeline",
+        "needed_settings": "session.settings",
         "run": "driver.signals",
     }
 
@@ -36,4 +37,4 @@ else:
         return found
 
 
-__all__ = ["Engine", "Pipeline", "Policy", "Shard", "Snapshot", "SparkOptions", "Step", "run"]
+__all__ = ["Engine", "Pipeline", "Policy", "Shard", "Snapshot", "SparkOptions", "Step", "needed_settings", "run"]

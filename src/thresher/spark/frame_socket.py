@@ -1,13 +1,13 @@
 """A non-blocking socket that carries frames: four bytes of length, then a JSON object.
 
 Bytes that cannot be sent yet are queued; a frame that was received in part waits for its rest. Both ends of a line,
-the connection between a task and the driver, use it.
+the connection between a task and the driver, use it. From `encrypt_by` on, all frames pass through TLS.
 """
 
 import json
 import socket
 import struct
-from typing import Any
+from typing import Any, Protocol
 
 from thresher.core.errors import shorten
 
@@ -22,6 +22,16 @@ class ConnectionBroken(Exception):  # noqa: N818 - an ordinary end of a connecti
     """The other end closed the connection, or sent bytes that are not a frame."""
 
 
+class Encryption(Protocol):
+    """Converts between frames and the bytes on the socket, as `tls.TlsEnd` does."""
+
+    def encrypt(self, frames: bytes) -> bytes:
+        """Return the bytes to send now."""
+
+    def decrypt(self, received: bytes) -> tuple[bytes, bytes]:
+        """Return frames, and bytes to send in answer."""
+
+
 class FrameSocket:
     """One end of a connection. Not thread-safe."""
 
@@ -32,6 +42,7 @@ class FrameSocket:
         self._socket = connection
         self._incoming = bytearray()
         self._outgoing = bytearray()
+        self._encryption: Encryption | None = None
         # The longest frame to accept: small until the hello, so that an unknown client cannot fill our memory.
         self.most_bytes = most_bytes
         # Whether the last `receive` found any bytes.
@@ -46,10 +57,19 @@ class FrameSocket:
         """The number of queued bytes, which the socket has not accepted yet."""
         return len(self._outgoing)
 
+    def encrypt_by(self, encryption: Encryption) -> None:
+        """Encrypt all frames from now on. Raises `ConnectionBroken` if the other end has sent more than a frame."""
+        if self._incoming:
+            raise ConnectionBroken("bytes have arrived before the encryption")
+        self._encryption = encryption
+        self._outgoing += encryption.encrypt(b"")
+        self.flush()
+
     def send(self, frame: Frame) -> None:
         """Send a frame; bytes that the socket does not accept now are queued. Raises `ConnectionBroken`."""
         body = json.dumps(frame, separators=(",", ":")).encode()
-        self._outgoing += _LENGTH.pack(len(body)) + body
+        content = _LENGTH.pack(len(body)) + body
+        self._outgoing += content if self._encryption is None else self._encryption.encrypt(content)
         self.flush()
 
     def flush(self) -> None:
@@ -75,6 +95,11 @@ class FrameSocket:
         if not chunk:
             raise ConnectionBroken("the other end closed the connection")
         self.received_bytes = True
+        if self._encryption is not None:
+            chunk, answer = self._encryption.decrypt(chunk)
+            if answer:
+                self._outgoing += answer
+                self.flush()
         self._incoming += chunk
         frames = []
         while len(self._incoming) >= _LENGTH.size:

@@ -9,16 +9,22 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from thresher import __version__
+from thresher.spark.line_key import LineKey
 from thresher.spark.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverAddress:
-    """Where the driver's line server listens, and the token that proves a task's right to connect."""
+    """Where the driver's line server listens, and the key by which task and driver know each other."""
 
-    host: str
-    port: int
-    token: str = field(repr=False)
+    # The path of a Unix socket on the driver's machine, or host and port.
+    place: str | tuple[str, int]
+    key: LineKey = field(repr=False)
+    # Over TCP: the certificate of the driver, in PEM.
+    certificate: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.place if isinstance(self.place, str) else "{}:{}".format(*self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

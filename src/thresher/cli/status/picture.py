@@ -23,6 +23,11 @@ def show(picture: dict[str, Any]) -> None:
         _show_relay(picture)
 
 
+def _state(picture: dict[str, Any]) -> str:
+    """Return the state of a process, and whether it is ready; if not, the reason that /readyz gives."""
+    return f"{picture['state']}, {'ready' if picture['ready'] else 'not ready: ' + picture['reason']}"
+
+
 def _show_relay(picture: dict[str, Any]) -> None:
     pending = picture["pending"]
     about = "" if picture["pending_exact"] in {True, None} else "about "
@@ -30,7 +35,7 @@ def _show_relay(picture: dict[str, Any]) -> None:
     if picture["oldest_pending_seconds"] is not None:
         oldest = f"{picture['oldest_pending_seconds']:.1f} s"
     dead = "unknown" if picture["dead_rows"] is None else f"{picture['dead_rows']}, blocking {picture['blocking_rows']}"
-    sentence(f"relay {picture['name']} of {picture['outbox']}: {picture['state']}")
+    sentence(f"relay {picture['name']} of {picture['outbox']}: {_state(picture)}")
     sentence(
         f"pending {'unknown' if pending is None else f'{about}{pending:,}'}, oldest {oldest}, "
         f"relayed {picture['relayed']:,} at {picture['rows_per_s']:,.0f} rows/s, dead {dead}"
@@ -64,7 +69,7 @@ def _show_tail(picture: dict[str, Any]) -> None:
     def known(value: Any, unit: str = "") -> str:
         return "unknown" if value is None else f"{value:,.1f}{unit}" if isinstance(value, float) else f"{value:,}{unit}"
 
-    sentence(f"tail {picture['name']} of {picture['outbox']}, by the slot {picture['slot']}: {picture['state']}")
+    sentence(f"tail {picture['name']} of {picture['outbox']}, by the slot {picture['slot']}: {_state(picture)}")
     sentence(
         f"published {picture['relayed']:,} at {picture['rows_per_s']:,.0f} rows/s, dead {known(picture['dead_rows'])}, "
         f"behind {known(picture['lag_seconds'], ' s')}, log kept for it {known(picture['retained_bytes'], ' bytes')}"
@@ -87,13 +92,12 @@ def _show_tail(picture: dict[str, Any]) -> None:
         importance=("shard", "state", "published", "rows/s"),
     )
     _show_errors(picture)
-    for what, why in picture["alarms"].items():
-        note(f"alarm: {what}: {why}")
+    _show_alarms(picture)
     _show_trouble(picture)
 
 
 def _show_tracker(picture: dict[str, Any]) -> None:
-    sentence(f"tracker {picture['name']} of {picture['marker_topic']}: {picture['state']}")
+    sentence(f"tracker {picture['name']} of {picture['marker_topic']}: {_state(picture)}")
     sentence(
         f"in progress {picture['in_progress']:,.0f}, of them delayed {picture['delayed']:,.0f}, due "
         f"{picture['due']:,.0f}, oldest {picture['oldest_in_progress_seconds']:.1f} s; "
@@ -118,11 +122,12 @@ def _show_tracker(picture: dict[str, Any]) -> None:
         importance=("shard", "state", "in progress", "redelivered", "markers not read"),
     )
     _show_errors(picture)
+    _show_alarms(picture)
     _show_trouble(picture)
 
 
 def _show_capture(picture: dict[str, Any]) -> None:
-    sentence(f"capture {picture['name']}: {picture['state']}")
+    sentence(f"capture {picture['name']}: {_state(picture)}")
     sentence(
         f"captured {picture['captured']:,} at {picture['rows_per_s']:,.0f} records/s, dead {picture['dead']:,}, "
         f"not read {picture['lag']:,.0f}"
@@ -152,6 +157,7 @@ def _show_capture(picture: dict[str, Any]) -> None:
         importance=("shard", "state", "captured", "dead"),
     )
     _show_errors(picture)
+    _show_alarms(picture)
     _show_trouble(picture)
 
 
@@ -159,6 +165,11 @@ def _show_errors(picture: dict[str, Any]) -> None:
     for shard in picture["shards"]:
         if shard["last_error"]:
             sentence(f"the last error of shard {shard['shard']}: {shard['last_error']}")
+
+
+def _show_alarms(picture: dict[str, Any]) -> None:
+    for what, why in picture["alarms"].items():
+        note(f"alarm: {what}: {why}")
 
 
 def _show_trouble(picture: dict[str, Any], aside: Collection[str] = ()) -> None:

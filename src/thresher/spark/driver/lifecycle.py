@@ -51,9 +51,9 @@ class Lifecycle:
         try:
             self.shards.listen(session, self._line_port)
         except OSError as error:
-            where = f"{session.bind}:{self._line_port}"
-            advice = "change line_port or spark.driver.bindAddress"
-            self._status.fail(SparkFailed(f"the driver cannot listen for its tasks on {where}: {error}; {advice}"))
+            where = session.directory or f"{session.bind}:{self._line_port}"
+            advice = "" if session.directory else "; change line_port or spark.driver.bindAddress"
+            self._status.fail(SparkFailed(f"the driver cannot listen for its tasks on {where}: {error}{advice}"))
             self.on_stop()
             return
         if self._status.stop_requested.is_set():

@@ -6,17 +6,17 @@
 """
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from functools import partial
 
 from thresher.spark.driver.event_loop import EventLoop
-from thresher.spark.driver.line_server import LineServer
+from thresher.spark.driver.line_server import LinePlace, LineServer
 from thresher.spark.driver.local_workers import LocalWorkers
 from thresher.spark.driver.observer import ObserverThread
 from thresher.spark.driver.shard_jobs import ShardJobs
 from thresher.spark.driver.shard_record import ShardRecord
+from thresher.spark.driver.snapshot import slot_needed
 from thresher.spark.driver.spark_job import Counts
 from thresher.spark.driver.supervision import (
     AttemptEnded,
@@ -42,6 +42,7 @@ from thresher.spark.driver.supervision import (
 )
 from thresher.spark.driver.task_connection import TaskConnection, TaskIdentity
 from thresher.spark.frame_socket import Frame
+from thresher.spark.line_key import LineKey
 from thresher.spark.outcome import Fatal, Outcome, SparkLost, TaskLost, Transient
 from thresher.spark.pipeline import Pipeline
 from thresher.spark.session.session import Session
@@ -89,9 +90,14 @@ class ShardSupervisor:
     def listen(self, session: Session, port: int) -> None:
         """Start the line server. Raises `OSError` if the port cannot be bound."""
         self._session = session
-        self.line_server = LineServer(
-            self._loop, self, bind=session.bind, advertise=session.host, port=port, token=secrets.token_hex(32)
+        place = LinePlace(
+            directory=session.directory,
+            bind=session.bind,
+            advertise=session.host,
+            port=port,
+            certificate=session.certificate,
         )
+        self.line_server = LineServer(self._loop, self, place=place, key=LineKey.make())
 
     def start(self) -> None:
         """Launch every shard. Call `listen` first."""
@@ -204,7 +210,8 @@ class ShardSupervisor:
         for command in commands:
             self._do(record, command, connection)
         if record.state.phase is not before:
-            _log_phase(self._pipeline.name, record)
+            needed = slot_needed(len(self.records), None if self._session is None else self._session.master)
+            _log_phase(self._pipeline.name, record, needed)
             if record.state.phase.over and self._jobs is not None:
                 self._jobs.end(record.shard)
 
@@ -253,19 +260,21 @@ class ShardSupervisor:
             self.workers.add(record.identity.process, record.identity.parent if self._session.owns_jvm else None)
 
 
-def _log_phase(pipeline: str, record: ShardRecord) -> None:
-    """Log a new phase. A shard that fails repeatedly with the same error is logged once."""
+def _log_phase(pipeline: str, record: ShardRecord, slot_needed: str) -> None:
+    """Log a new phase. A shard that fails or waits repeatedly for the same reason is logged once."""
     state = record.state
-    bad = state.phase in {Phase.BACKING_OFF, Phase.FAILED}
-    again = state.failures > 1 and state.last_error == record.logged_error if bad else state.failures > 0
+    waits = state.phase is Phase.WAITING
+    bad = waits or state.phase in {Phase.BACKING_OFF, Phase.FAILED}
+    why = slot_needed if waits else state.last_error
+    again = state.failures > (not waits) and why == record.logged_error if bad else state.failures > 0
     if bad:
-        record.logged_error = state.last_error
+        record.logged_error = why
     logger.log(
         logging.DEBUG if again and not state.phase.over else logging.WARNING if bad else logging.INFO,
         "shard %d of %s is %s%s",
         record.shard,
         pipeline,
         state.phase,
-        f": {state.last_error}" if bad else "",
+        f": {why}" if bad else "",
         extra={"shard": record.shard, "attempt": state.attempt, "phase": str(state.phase)},
     )

@@ -55,6 +55,23 @@ class Snapshot:
     master: str | None
     shards: tuple[ShardSnapshot, ...]
 
+    @property
+    def without_slot(self) -> dict[int, str]:
+        """The shards that wait for a slot of Spark, each with what it needs."""
+        return {
+            each.shard: slot_needed(len(self.shards), self.master)
+            for each in self.shards
+            if each.state is Phase.WAITING and self.state is EngineState.RUNNING
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the snapshot as plain values for JSON."""
         return asdict(self)
+
+
+def slot_needed(shards: int, master: str | None) -> str:
+    """Return what a shard without a slot waits for, and what to do."""
+    return (
+        f"no slot of Spark has taken it so far: {shards} shards need {shards} cores of {master or 'Spark'} at once; "
+        "give it more cores (spark.cores.max, the cluster's size), end what holds them, or run fewer shards"
+    )

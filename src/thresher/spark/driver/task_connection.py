@@ -42,8 +42,12 @@ class TaskIdentity:
 class TaskConnection:
     """A connection to the line server. Its identity is None until the hello; `drop` closes it."""
 
-    def __init__(self, socket: FrameSocket, drop: Callable[["TaskConnection"], None]) -> None:
+    def __init__(self, socket: FrameSocket, peer: str, drop: Callable[["TaskConnection"], None]) -> None:
         self.identity: TaskIdentity | None = None
+        # The address that it comes from.
+        self.peer = peer
+        # The nonces of both ends, once the other end has knocked with a proof that it has the key.
+        self.nonces: tuple[str, str] | None = None
         self.welcomed = False
         self.connected_at = time.monotonic()
         self.socket = socket

@@ -1,8 +1,9 @@
 """The JVM that an engine starts for itself, in a process session of its own, so that Ctrl-C does not reach it.
 
 The JVM exits when its standard input closes, and therefore when our process dies for any reason. Its temporary files
-are in one directory, which our process removes. If our process is killed, the JVM removes it; if both are killed, the
-next start does.
+and sockets are in one directory, which is closed to other users, and which our process removes. If our process is
+killed, the JVM removes it; if both are killed, the next start does. Spark's settings, which may hold secrets, are in a
+file there, until the JVM has read them: command lines are visible to every user.
 """
 
 import collections
@@ -30,7 +31,7 @@ from thresher.core.cds_archive import CdsArchive
 from thresher.core.java import find_java
 from thresher.core.throwaway import Throwaway
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
-from thresher.spark.session.settings import java_options
+from thresher.spark.session.settings import java_options, properties_file
 from thresher.spark.signal_safe_event import SignalSafeEvent
 
 logger = logging.getLogger(__name__)
@@ -42,16 +43,30 @@ _NOISE = b"WARNING: Using incubator modules"
 _EXIT_SECONDS = 10.0
 # An exit that also writes the CDS archive takes longer.
 _ARCHIVE_SECONDS = 60.0
+# The name of each temporary directory begins so.
+TEMPORARY = "thresher-spark-"
+# The longest path of a directory for Spark's Unix sockets, whose names have 42 letters and whose paths may have 107.
+LONGEST_DIRECTORY = 63
 _environment_lock = threading.Lock()
 
 
 class Jvm:
     """One JVM with its gateway. After `close` or `kill`, no process and no file of it is left."""
 
-    def __init__(self, settings: Mapping[str, str], *, home: Path, python: str, make_archive: bool) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        *,
+        home: Path,
+        python: str,
+        make_archive: bool,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """`variables` are for the JVM's environment, beside those of our own."""
         java = find_java()
-        self._temporary = Throwaway("thresher-spark-")
+        self._temporary = Throwaway(TEMPORARY, longest=LONGEST_DIRECTORY)
         self._python = python
+        self._variables = variables or {}
         self._ending = threading.Lock()
         try:
             jars, place = home / "jars", self._temporary.path
@@ -67,6 +82,15 @@ class Jvm:
         self._output.start()
 
     @property
+    def directory(self) -> Path:
+        """The directory of its files and sockets, which no other user can enter."""
+        return self._temporary.path
+
+    @property
+    def _properties(self) -> Path:
+        return self._temporary.path / "spark.properties"
+
+    @property
     def _connection_info(self) -> Path:
         return self._temporary.path / "gateway"
 
@@ -78,9 +102,9 @@ class Jvm:
             archive=self._archive.java_options(),
             user=spark.get(_EXTRA_OPTIONS, ""),
         )
-        command = [str(home / "bin" / "spark-submit")]
-        for key, value in spark.items():
-            command += ["--conf", f"{key}={value}"]
+        self._properties.touch(mode=0o600)
+        self._properties.write_text(properties_file(spark), encoding="ascii")
+        command = [str(home / "bin" / "spark-submit"), "--properties-file", str(self._properties)]
         command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         environment = {
             **os.environ,
@@ -89,6 +113,7 @@ class Jvm:
             "SPARK_CONNECT_MODE": "0",
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_DIRS": str(self._temporary.path),
+            **self._variables,
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection_info),
         }
         return subprocess.Popen(
@@ -116,6 +141,7 @@ class Jvm:
             if self._process.poll() is not None:
                 self._output.join(1.0)
                 raise SparkFailed(f"its JVM ended with status {self._process.returncode}: {self._reason()}")
+        self._properties.unlink()
         content = self._connection_info.read_bytes()
         port, length = struct.unpack_from(">ii", content)
         secret = content[8 : 8 + length].decode()

@@ -23,26 +23,35 @@ from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
+from thresher.core.throwaway import Throwaway
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
-from thresher.spark.session.jvm import Jvm, environment_set, spark_home
+from thresher.spark.session.certificate import make_certificate
+from thresher.spark.session.jvm import LONGEST_DIRECTORY, TEMPORARY, Jvm, environment_set, spark_home
 from thresher.spark.session.settings import (
     DAEMON,
     PRELOAD,
     SparkOptions,
     breaking_settings,
     context_settings,
+    exposed_arguments,
     is_local,
     master_of,
+    page_address,
     read_defaults,
     settings_of,
 )
 from thresher.spark.signal_safe_event import SignalSafeEvent
+from thresher.spark.tls import Certificate
 
 logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 10.0
 _FORGET_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
+# The directory of the Unix sockets between Spark and Python. By default it is Java's temporary directory.
+_SOCKETS = "spark.python.unix.domain.socket.dir"
+# Spark accepts no longer path in this setting.
+_LONGEST_GIVEN = 61
 # Held by the session that made this process's context, from its opening to its end.
 _only_one = threading.Lock()
 # Held while a session is opened: until then, `_only_one` is held even by an engine that adopts a context.
@@ -50,10 +59,25 @@ _opening = threading.Lock()
 
 
 class Session:
-    """A SparkContext that suits the engine, and its JVM if the engine started it."""
+    """A SparkContext that suits the engine, and its JVM if the engine started it.
 
-    def __init__(self, context: SparkContext, *, adopted: bool, jvm: Jvm | None) -> None:
+    With local workers, `directory` is for sockets, and closed to other users. With others, `certificate` proves this
+    driver to them.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        *,
+        adopted: bool,
+        jvm: Jvm | None,
+        directory: Path | None = None,
+        certificate: Certificate | None = None,
+        throwaway: Throwaway | None = None,
+    ) -> None:
+        """`throwaway` is removed at the end; it is the `directory` if there is none of a JVM's."""
         self.context = context
+        self.directory, self.certificate, self._throwaway = directory, certificate, throwaway
         # Whether the context belongs to the program or is lent: `close` does not stop it.
         self.adopted = adopted
         self._jvm = jvm
@@ -78,7 +102,7 @@ class Session:
 
     def lent(self) -> "Session":
         """Return this session for an engine that must not end it."""
-        session = Session(self.context, adopted=True, jvm=None)
+        session = Session(self.context, adopted=True, jvm=None, directory=self.directory, certificate=self.certificate)
         session.submitted = self.submitted
         return session
 
@@ -90,6 +114,7 @@ class Session:
     def close(self, abort: SignalSafeEvent) -> None:
         """End the context and the JVM if they are ours, at once if `abort` is set. A hanging JVM is killed."""
         if self.adopted:
+            self._remove_directory()
             return
         with quiet_py4j():
             try:
@@ -100,8 +125,13 @@ class Session:
                 if self._jvm is not None:
                     self._jvm.kill()
                     _forget_gateway()
+                self._remove_directory()
                 SparkContext._active_spark_context = None
                 _only_one.release()
+
+    def _remove_directory(self) -> None:
+        if self._throwaway is not None:
+            self._throwaway.remove()
 
     def _stop(self) -> None:
         if self._jvm is not None:
@@ -159,7 +189,7 @@ def _find_or_make(options: SparkOptions, name: str, shards: int, abort: SignalSa
     active = SparkContext._active_spark_context
     if active is not None:
         _require_fit(active)
-        return Session(active, adopted=True, jvm=None)
+        return _session(active, adopted=True)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _submitted(options, name, shards, abort)
     return _own(options, name, shards, abort)
@@ -170,20 +200,21 @@ def _own(options: SparkOptions, name: str, shards: int, abort: SignalSafeEvent) 
     defaults = read_defaults(Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf")
     given = defaults | settings_of(options)
     settings = context_settings(given, name=name, shards=shards, submitted=False)
-    _refuse(breaking_settings(settings))
+    _refuse(breaking_settings(settings) + exposed_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    variables = page_address(settings, os.environ)
     python = _python(options)
     if options.preload and is_local(settings["spark.master"]) and python == sys.executable:
         preload = " ".join(options.preload)
         settings = {"spark.python.daemon.module": DAEMON, f"spark.executorEnv.{PRELOAD}": preload, **settings}
     _forget_gateway()
-    jvm = Jvm(settings, home=home, python=python, make_archive=options.make_archive)
+    jvm = Jvm(settings, home=home, python=python, make_archive=options.make_archive, variables=variables)
     try:
         # Encloses the whole start, because a JVM may hang at any point of it.
         with _killed_by(abort, jvm):
             gateway = jvm.connect(abort)
             with environment_set({"PYSPARK_PYTHON": python}):
-                context = _context(settings, gateway, options)
-            session = Session(context, adopted=False, jvm=jvm)
+                context = _context(settings, gateway, options, local_page=bool(variables))
+            session = _session(context, adopted=False, jvm=jvm)
         if abort.is_set():
             raise StopForced("too late")  # noqa: TRY301 - the JVM may have been killed already
         return session  # noqa: TRY300
@@ -196,8 +227,10 @@ def _own(options: SparkOptions, name: str, shards: int, abort: SignalSafeEvent) 
 def _submitted(options: SparkOptions, name: str, shards: int, abort: SignalSafeEvent) -> Session:
     made: list[Session] = []
     errors: list[BaseException] = []
+    throwaway: Throwaway | None = None
 
     def make() -> None:
+        nonlocal throwaway
         try:
             gateway = SparkContext._gateway or launch_gateway()
             SparkContext._ensure_initialized(gateway=gateway)
@@ -205,9 +238,12 @@ def _submitted(options: SparkOptions, name: str, shards: int, abort: SignalSafeE
             given = dict(SparkConf().getAll()) | settings_of(options)
             settings = context_settings(given, name=name, shards=shards, submitted=True)
             _refuse(breaking_settings(settings))
+            if is_local(settings["spark.master"]):
+                throwaway = Throwaway(TEMPORARY, longest=_LONGEST_GIVEN)
+                settings = {_SOCKETS: str(throwaway.path), **settings}
             with environment_set({"PYSPARK_PYTHON": _python(options)}):
                 context = _context(settings, gateway, options)
-            made.append(Session(context, adopted=False, jvm=None))
+            made.append(_session(context, adopted=False, throwaway=throwaway))
         except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             errors.append(error)
 
@@ -219,7 +255,21 @@ def _submitted(options: SparkOptions, name: str, shards: int, abort: SignalSafeE
     thread.join(_STOP_SECONDS if abort.is_set() else None)
     if made:
         return made[0]
+    if throwaway is not None:
+        throwaway.remove()
     raise _start_failed(errors[0] if errors else StopForced(""), options.master or "the master", abort)
+
+
+def _session(
+    context: SparkContext, *, adopted: bool, jvm: Jvm | None = None, throwaway: Throwaway | None = None
+) -> Session:
+    """Return the session of a context, with what its lines need: a directory for local ones, else a certificate."""
+    if not is_local(str(context.master)):
+        return Session(context, adopted=adopted, jvm=jvm, certificate=make_certificate(context._jvm))
+    if jvm is not None:
+        return Session(context, adopted=adopted, jvm=jvm, directory=jvm.directory)
+    throwaway = throwaway or Throwaway(TEMPORARY, longest=LONGEST_DIRECTORY)
+    return Session(context, adopted=adopted, jvm=None, directory=throwaway.path, throwaway=throwaway)
 
 
 def _python(options: SparkOptions) -> str:
@@ -236,11 +286,18 @@ def _start_failed(error: BaseException, master: str, abort: SignalSafeEvent) -> 
     return SparkFailed(f"Spark did not start on {master}: {kind}{text[0]}")
 
 
-def _context(settings: Mapping[str, str], gateway: JavaGateway, options: SparkOptions) -> SparkContext:
+def _context(
+    settings: Mapping[str, str], gateway: JavaGateway, options: SparkOptions, *, local_page: bool = False
+) -> SparkContext:
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)
     context = SparkContext(conf=conf, gateway=gateway, pyFiles=list(options.py_files))
+    if page := context.uiWebUrl:
+        where = os.environ.get("SPARK_LOCAL_IP") or ("loopback only" if local_page else "all addresses")
+        logger.warning(
+            "Spark's page is at %s, and listens on %s: whoever reaches it sees this program's jobs", page, where
+        )
     # We end the JVM before this server, which would otherwise print a traceback.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     return context
@@ -257,7 +314,7 @@ def _require_fit(context: SparkContext) -> None:
 
 def _refuse(wrong: list[str]) -> None:
     if wrong:
-        raise SparkUnfit(f"this Spark would break the engine: {'; '.join(wrong)}")
+        raise SparkUnfit(f"this Spark does not suit the engine: {'; '.join(wrong)}")
 
 
 def _stop(context: SparkContext) -> None:

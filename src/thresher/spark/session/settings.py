@@ -1,17 +1,20 @@
 """The settings that the engine gives to Spark, and the settings that it refuses, as pure functions.
 
 The user's settings win over ours, whether they come from options, `spark-submit` or `spark-defaults.conf`. A setting
-that would break the engine is refused by name. Settings are visible in process lists, so secrets must not be in them.
+that would break the engine, or let strangers in, is refused by name. Options of Java are visible in process lists, so
+that a secret among them is refused too.
 """
 
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from thresher.core.errors import shorten
-from thresher.spark.problem import PipelineInvalid
+from thresher.core.secrets import is_secret
+from thresher.spark.problem import PipelineInvalid, SparkUnfit
 
 _HIGHEST_PORT = 65535
 # Our worker daemon, and the environment variable that names the modules it imports.
@@ -23,19 +26,49 @@ _SMALL_AND_QUICK = (
     "-XX:-UsePerfData",
     "-XX:+ExitOnOutOfMemoryError",
 )
-# Spark's own defaults of the settings that the engine needs.
-_SPARKS_DEFAULTS = {
-    "spark.python.worker.reuse": "true",
-    "spark.speculation": "false",
-    "spark.python.use.daemon": "true",
-    "spark.python.worker.killOnIdleTimeout": "false",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """A setting that must have one value: the value, why, and Spark's own default."""
+
+    value: str
+    why: str
+    default: str = "false"
+
+
 _NEEDED = {
-    "spark.python.worker.reuse": ("false", "a reused worker keeps the connections of the shard before it alive"),
-    "spark.speculation": ("false", "Spark would run a second copy of a shard beside the first"),
-    "spark.python.use.daemon": ("true", "a worker without the daemon is not told when its executor dies"),
-    "spark.python.worker.killOnIdleTimeout": ("false", "Spark would kill shards that have nothing to do"),
+    "spark.python.worker.reuse": _Need(
+        "false", "a reused worker keeps the connections of the shard before it alive", default="true"
+    ),
+    "spark.speculation": _Need("false", "Spark would run a second copy of a shard beside the first"),
+    "spark.python.use.daemon": _Need(
+        "true", "a worker without the daemon is not told when its executor dies", default="true"
+    ),
+    "spark.python.worker.killOnIdleTimeout": _Need("false", "Spark would kill shards that have nothing to do"),
+    "spark.authenticate": _Need(
+        "true", "anybody who reaches Spark's ports could read the passwords in its tasks, and kill shards"
+    ),
+    "spark.python.unix.domain.socket.enabled": _Need(
+        "true", "other users of the machine could reach the ports of Python's workers, and end all of them"
+    ),
 }
+# On a cluster, tasks and their results cross the network, and spill to the disks of others.
+_CLUSTER_NEEDED = {
+    "spark.network.crypto.enabled": _Need("true", "tasks carry passwords, and would cross the network unencrypted"),
+    "spark.network.crypto.saslFallback": _Need(
+        "false", "whoever can change packets could make Spark send tasks unencrypted", default="true"
+    ),
+    "spark.io.encryption.enabled": _Need("true", "tasks carry passwords, and would be written to disks unencrypted"),
+}
+_TLS, _PAGE, _KILL_LINKS = "spark.ssl.rpc.enabled", "spark.ui.enabled", "spark.ui.killEnabled"
+_SECRET = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
+# On a standalone cluster, Spark does not make the secret itself.
+_SECRET_NEEDED = (
+    f"{_SECRET} is not set: a standalone cluster authenticates by one secret; "
+    "set it to that of the cluster's master and workers"
+)
+_KILL_LINKS_NEEDED = _Need("false", "whoever reaches Spark's page could kill shards", default="true")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +138,21 @@ def master_of(given: Mapping[str, str], shards: int) -> str:
 def context_settings(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -> dict[str, str]:
     """Return the settings of a new context. Under `spark-submit`, the user decides on the JVM's memory."""
     master = master_of(given, shards)
+    needed = {key: need.value for key, need in _needed({"spark.master": master} | dict(given)).items()}
     settings = {
         "spark.app.name": name,
         "spark.master": master,
-        "spark.ui.enabled": "false",
+        _PAGE: "false",
+        _KILL_LINKS: "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.task.maxFailures": "1",
         "spark.dynamicAllocation.enabled": "false",
         "spark.python.task.killTimeout": "0s",
         "spark.python.worker.idleTimeoutSeconds": "0",
         "spark.python.worker.faulthandler.enabled": "true",
-        **{key: needed for key, (needed, _) in _NEEDED.items()},
+        # Spark starts the worker daemon with `python -m`, which would import from the working directory first.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+        **needed,
     }
     if not submitted:
         settings |= {"spark.api.mode": "classic", "spark.driver.memory": "512m"}
@@ -134,6 +171,25 @@ def context_settings(given: Mapping[str, str], *, name: str, shards: int, submit
             "spark.executor.failuresValidityInterval": "1h",
         }
     return settings | dict(given)
+
+
+def page_address(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variable with which Spark's page, if it is switched on, listens on loopback only.
+
+    The variable is also the default of `spark.driver.host`, so that a driver of a cluster has to name its host. Raises
+    `SparkUnfit`.
+    """
+    if "SPARK_LOCAL_IP" in environment:
+        return {}
+    local = is_local(settings["spark.master"])
+    if not local and settings[_PAGE].strip().lower() == "false":
+        return {}
+    if not local and "spark.driver.host" not in settings:
+        raise SparkUnfit(
+            f"{_PAGE} is {settings[_PAGE]}, and Spark's page would listen on all addresses: set spark.driver.host to "
+            "the address at which executors reach this driver, so that the page can be on loopback"
+        )
+    return {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def java_options(*, log_configuration: Path, temporary: Path, archive: tuple[str, ...], user: str) -> str:
@@ -166,11 +222,78 @@ def read_defaults(path: Path) -> dict[str, str]:
 
 
 def breaking_settings(settings: Mapping[str, str]) -> list[str]:
-    """Return a message for each setting that would break the engine: its name, the reason and the value to set."""
+    """Return a message for each setting that does not suit the engine: its name, the reason and the value to set."""
+    needed = _needed(settings)
+    if settings.get(_PAGE, "true").strip().lower() != "false":
+        needed[_KILL_LINKS] = _KILL_LINKS_NEEDED
     wrong = []
-    for key, (needed, why) in _NEEDED.items():
-        found = settings.get(key, _SPARKS_DEFAULTS[key])
-        if found.strip().lower() != needed:
+    for key, need in needed.items():
+        found = settings.get(key, need.default)
+        if found.strip().lower() != need.value:
             given = f"is {found}" if key in settings else f"is not set, and {found} by default"
-            wrong.append(f"{key} {given}: {why}; set it to {needed}")
-    return wrong
+            wrong.append(f"{key} {given}: {need.why}; set it to {need.value}")
+    if settings.get("spark.master", "").startswith("spark://") and not settings.get(_SECRET):
+        wrong.append(_SECRET_NEEDED)
+    return wrong + list(_exposed(settings))
+
+
+def needed_settings(master: str) -> dict[str, str]:
+    """Return the settings with which a program's own SparkContext suits the engine, without a cluster's secret."""
+    needed = {key: need.value for key, need in _needed({"spark.master": master}).items()}
+    return {**needed, _KILL_LINKS: _KILL_LINKS_NEEDED.value}
+
+
+def _needed(settings: Mapping[str, str]) -> dict[str, _Need]:
+    """Return the settings that must have one value with this master, and with Spark's TLS if that is chosen."""
+    if is_local(settings.get("spark.master", "local")):
+        return dict(_NEEDED)
+    tls = settings.get(_TLS, "false").strip().lower() == "true"
+    return _NEEDED | {key: need for key, need in _CLUSTER_NEEDED.items() if not (tls and ".crypto." in key)}
+
+
+def _exposed(settings: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message for each option of Java that shows a secret to all users of a machine."""
+    for key, value in settings.items():
+        if not key.lower().endswith("javaoptions"):
+            continue
+        for option in _split(value):
+            name, _, given = option.removeprefix("-D").partition("=")
+            if option.startswith("-D") and given and is_secret(name):
+                yield (
+                    f"{key} holds {name}: command lines are visible to every user of the machine; "
+                    "set it as a property of Spark, or in the environment variable JDK_JAVA_OPTIONS"
+                )
+
+
+def _split(options: str) -> list[str]:
+    try:
+        return shlex.split(options)
+    except ValueError:
+        return options.split()
+
+
+def exposed_arguments(arguments: str) -> list[str]:
+    """Return a message for each secret among the arguments of `spark-submit`, which stand on its command line."""
+    names = [part.partition("=")[0] for part in _split(arguments) if "=" in part]
+    return [
+        f"PYSPARK_SUBMIT_ARGS holds {name}: command lines are visible to every user of the machine; "
+        "set it in the configuration, or in spark-defaults.conf"
+        for name in names
+        if is_secret(name)
+    ]
+
+
+def properties_file(settings: Mapping[str, str]) -> str:
+    """Return the settings as the text of a Java properties file."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    """Escape a key or value of a properties file; every unusual character is written by its code."""
+    units = text.encode("utf-16-be", errors="surrogatepass")
+    codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
+    return "".join(chr(code) if _plain(code) else f"\\u{code:04x}" for code in codes)
+
+
+def _plain(code: int) -> bool:
+    return 0x20 < code < 0x7F and chr(code) not in "\\=:#!"

@@ -1,7 +1,7 @@
-"""The task's end of its line, the TCP connection to the driver.
+"""The task's end of its line, the connection to the driver.
 
-1. Hello: token, version, shard, attempt, Spark's task attempt id, host, process and parent. The driver welcomes or
-   refuses the task.
+1. Task and driver prove to each other that they have the key (`line_key`). Hello: version, shard, attempt, Spark's task
+   attempt id, host, process and parent. The driver welcomes or refuses the task.
 2. Heartbeats go both ways from then on. The task's heartbeats carry its figures and for how long each running step has
    run. Its events are sent as they happen.
 3. The driver sends `stop` and `kill`, which `task_watch` obeys.
@@ -20,14 +20,21 @@ from typing import Any
 
 from thresher import __version__
 from thresher.spark.frame_socket import ConnectionBroken, Frame, FrameSocket
+from thresher.spark.line_key import CHALLENGE, HELLO, KNOCK, make_nonce
 from thresher.spark.problem import LineRefused, LineUnreachable, VersionMismatch
 from thresher.spark.process import find_process, resident_bytes
 from thresher.spark.task_spec import TaskSpec
+from thresher.spark.tls import TlsEnd, task_context
 from thresher.spark.wakeup_pipe import WakeupPipe
 from thresher.spark.worker.running_steps import RunningSteps
 from thresher.spark.worker.shard import Figures
 
 _CONNECT_SECONDS = 10.0
+# A connection that breaks, or stays without an answer for this long, before the driver has proved itself is replaced.
+_CHALLENGE_SECONDS, _AGAIN_SECONDS = 3.0, 0.05
+# The longest frame of a driver that has not welcomed the task yet.
+_ANSWER_BYTES = 4096
+_WELCOMED_BYTES = 1 << 20
 _MOST_EVENTS = 1000
 _FAREWELL_SECONDS = 1.0
 
@@ -56,29 +63,75 @@ class Line:
 
     def open(self) -> None:
         """Connect and say hello. Raises `LineReplaced`, `LineRefused`, `VersionMismatch` or `LineUnreachable`."""
-        address = self._spec.address
         try:
-            connection = socket.create_connection((address.host, address.port), timeout=_CONNECT_SECONDS)
-        except OSError as error:
-            raise LineUnreachable(
-                f"the driver at {address.host}:{address.port} cannot be reached from {socket.gethostname()} ({error}): "
-                "set spark.driver.host and SparkOptions.line_port to a host and a port that executors can reach"
-            ) from error
-        self._socket = opened = FrameSocket(connection)
+            self._be_welcomed()
+        except BaseException:
+            self.close()
+            raise
+
+    def _be_welcomed(self) -> None:
+        self._socket, nonces = self._meet(time.monotonic() + _CONNECT_SECONDS)
         try:
-            opened.send(self.hello())
-            answer = self._answer(opened)
-        except ConnectionBroken as error:
-            raise LineUnreachable(f"the connection broke before the driver answered the hello: {error}") from error
+            self._socket.send(self.hello() | {"proof": self._spec.address.key.proof(HELLO, *nonces)})
+            answer = self._answer(self._socket, time.monotonic() + _CONNECT_SECONDS)
+        except (ConnectionBroken, TimeoutError) as error:
+            raise LineUnreachable(f"no answer of the driver to the hello: {error}") from error
         match answer.get("is"), answer.get("why"):
             case "welcome", _:
-                pass
+                self._socket.most_bytes = _WELCOMED_BYTES
             case "refused", "replaced":
                 raise LineReplaced
             case "refused", "version":
                 raise VersionMismatch(version_mismatch(str(answer.get("version"))))
             case _:
                 raise LineRefused(f"the driver refused this task: {answer.get('why')}")
+
+    def _meet(self, deadline: float) -> tuple[FrameSocket, tuple[str, str]]:
+        """Return a connection to a driver that has proved itself, and the nonces of both.
+
+        A driver whom strangers flood may close a connection that has not proved anything yet: then try again.
+        """
+        while True:
+            opened = FrameSocket(self._connect(), most_bytes=_ANSWER_BYTES)
+            try:
+                return opened, self._challenged(opened, min(deadline, time.monotonic() + _CHALLENGE_SECONDS))
+            except (ConnectionBroken, TimeoutError) as error:
+                opened.close()
+                if time.monotonic() + _AGAIN_SECONDS >= deadline:
+                    raise LineUnreachable(
+                        f"at {self._spec.address}, no driver proved that it is this task's: {error}"
+                    ) from error
+                time.sleep(_AGAIN_SECONDS)
+
+    def _connect(self) -> socket.socket:
+        address = self._spec.address
+        try:
+            if not isinstance(address.place, str):
+                return socket.create_connection(address.place, timeout=_CONNECT_SECONDS)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(address.place)
+            except BaseException:
+                connection.close()
+                raise
+        except OSError as error:
+            raise LineUnreachable(
+                f"the driver at {address} cannot be reached from {socket.gethostname()} ({error}): "
+                "set spark.driver.host and SparkOptions.line_port to a host and a port that executors can reach"
+            ) from error
+        return connection
+
+    def _challenged(self, opened: FrameSocket, deadline: float) -> tuple[str, str]:
+        """Knock, and return both nonces once the driver has proved that it has the key."""
+        address, ours = self._spec.address, make_nonce()
+        opened.send({"is": KNOCK, "nonce": ours, "proof": address.key.proof(KNOCK, ours)})
+        answer = self._answer(opened, deadline)
+        theirs = answer.get("nonce")
+        if answer.get("is") != CHALLENGE or not address.key.proves(answer.get("proof"), CHALLENGE, ours, theirs):
+            raise ConnectionBroken("what listens there does not have the key")
+        if address.certificate is not None:
+            opened.encrypt_by(TlsEnd(task_context(address.certificate), server=False))
+        return ours, str(theirs)
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         """Queue an event for the driver."""
@@ -150,7 +203,6 @@ class Line:
         process, parent = find_process(os.getpid()), find_process(self.parent) if self.parent == os.getpgrp() else None
         return {
             "is": "hello",
-            "token": self._spec.address.token,
             "version": __version__,
             "shard": self._spec.shard,
             "attempt": self._spec.attempt,
@@ -161,16 +213,16 @@ class Line:
             "parent": [parent.pid, parent.born] if parent else None,
         }
 
-    def _answer(self, opened: FrameSocket) -> Frame:
-        poll = select.poll()
-        poll.register(opened, select.POLLIN)
-        deadline = time.monotonic() + _CONNECT_SECONDS
+    def _answer(self, opened: FrameSocket, deadline: float) -> Frame:
+        """Return the next frame. Raises `ConnectionBroken`, or `TimeoutError` at the deadline."""
         while (left := deadline - time.monotonic()) > 0:
             opened.flush()
+            poll = select.poll()
+            poll.register(opened, select.POLLIN | (select.POLLOUT if opened.unsent else 0))
             if poll.poll(left * 1000) and (frames := opened.receive()):
                 self._early = frames[1:]
                 return frames[0]
-        raise LineUnreachable(f"the driver did not answer the hello within {_CONNECT_SECONDS:.0f} s")
+        raise TimeoutError("it did not answer in time")
 
     def _report(self) -> Frame:
         # Each copy is atomic under the interpreter's lock, so that the main thread can go on counting.
