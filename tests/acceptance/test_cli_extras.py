@@ -75,8 +75,8 @@ def test_a_missing_extra_is_named_in_one_line(arguments: tuple[str, ...], absent
     assert (answer.returncode, answer.stdout) == (2, "")
     (line,) = answer.stderr.splitlines()
     assert what in line
-    assert "'thresher[relay]' for the relay and its commands" in line
-    assert "'thresher[queue]' for queues" in line
+    assert "pip install '.[relay]' in a checkout of Thresher; the extra is 'relay' for the relay" in line
+    assert "'queue' for queues" in line
 
 
 def test_the_command_list_repeats_each_commands_own_summary() -> None:

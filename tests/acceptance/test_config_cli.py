@@ -221,7 +221,7 @@ def test_no_log_of_a_relay_in_trouble_shows_a_secret(stack: Stack, tmp_path: Pat
         command = [sys.executable, "-m", "thresher", "run", "--verbose", "-c", str(path)]
         relay = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=written, stderr=written)
     try:
-        eventually(lambda: "nowhere.invalid" in log.read_text(), 90, log.read_text)
+        eventually(lambda: log.read_text().count("nowhere.invalid") > 1, 90, log.read_text)
         os.kill(relay.pid, signal.SIGTERM)
         assert relay.wait(120) == 0
     finally:

@@ -114,6 +114,23 @@ def test_the_file_of_a_relay_or_tail_names_the_outbox(outbox: str, more: dict[st
     assert (refused.returncode, "nonsense: there is no such key" in refused.stderr) == (2, True), refused.stderr
 
 
+@pytest.mark.parametrize("words", [["drop", "--all", "--yes"], ["replay", "--all"], ["drop", "1"], ["list"]])
+def test_a_database_that_contradicts_the_file_is_left_alone(outbox: str, words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "relay.yaml"
+    other = "postgresql://me:hunter2@db.elsewhere/shop"
+    file.write_text(yaml.safe_dump({"name": "r", "data_source": other, "kafka": {"bootstrap.servers": "k:1"}}))
+    here = psycopg.conninfo.conninfo_to_dict(outbox)["dbname"]
+    for variables in ({}, {"THRESHER_CONFIG": str(file)}):
+        named = [] if variables else ["-c", str(file)]
+        refused = dead(None, *words, *named, THRESHER_DS=outbox, **variables)
+        assert (refused.returncode, left(outbox), "hunter2" in refused.stderr) == (2, 3, False), refused.stderr
+        assert "the file names db.elsewhere:5432/shop, and the environment names " in refused.stderr
+        assert f"/{here}: unset THRESHER_DS" in refused.stderr
+    # A flag chooses, and the command says which database it is.
+    chosen = dead(outbox, "list", "-c", str(file))
+    assert (chosen.returncode, f"/{here}\n" in chosen.stderr) == (0, True), chosen.stderr
+
+
 def test_a_long_value_is_cut_except_in_json(outbox: str, connection: psycopg.Connection[Any]) -> None:
     connection.execute(
         "UPDATE outbox_dead SET kafka_value = convert_to(repeat('v', 2000000), 'UTF8'), "

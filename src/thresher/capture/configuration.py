@@ -17,12 +17,12 @@ from pydantic import BeforeValidator, Field, field_validator
 from thresher.capture.settings import CaptureSettings
 from thresher.capture.topic_form import topic_mapping, topic_problems
 from thresher.config.form import Form, KafkaProperties, Rule
-from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
+from thresher.config.kafka_properties import KafkaSections, brokers_of, with_one_name_for_servers
 from thresher.config.loading import Completed, complete, load
 from thresher.config.report import Problem
-from thresher.config.setting import DefaultText, Names, Required, Secret, Section, Shorthand
+from thresher.config.setting import DefaultText, Names, Required, Secret, Section, Servers, Shorthand
 from thresher.core.errors import shorten
-from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
+from thresher.db.postgres.dsn import check_dsn, databases_of, secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.form import OF_ELECTION, POLLS_IN_TIME, ServiceForm, election_keys_fit
@@ -60,6 +60,7 @@ class _OwnKeys(Form):
         str | None,
         Names(flags=("--ds", "--data-source"), variable="DS"),
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
+        Servers(databases_of),
         Required("where is the database?"),
     ] = Field(default=None, description="Postgres connection string or URL of the primary server.")
     # `schema` is the model's own; the key is without the underscore.
@@ -74,6 +75,7 @@ class _OwnKeys(Form):
     )
     kafka: Annotated[
         KafkaProperties,
+        Servers(brokers_of),
         Shorthand(
             name="bootstrap",
             property_name="bootstrap.servers",

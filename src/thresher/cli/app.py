@@ -24,6 +24,7 @@ from thresher.cli.queue.app import app as queue_app
 from thresher.cli.stack.app import app as stack_app
 from thresher.config.known_variables import misspelt
 from thresher.core.errors import ThresherError
+from thresher.core.installing import how_to_install
 from thresher.core.interruptible import interruptible
 
 
@@ -142,8 +143,8 @@ def main() -> None:
         # The error of a package that lacks a system library names no module.
         what = f"{error.name} is not installed" if error.name else str(error).splitlines()[0]
         complain(
-            f"{what}: pip install 'thresher[relay]' for the relay and its commands, 'thresher[queue]' for queues, "
-            "'thresher[tracker]' for their tracker, 'thresher[stack]' for local servers"
+            f"{what}: {how_to_install('relay')}; the extra is 'relay' for the relay and its commands, 'queue' for "
+            "queues, 'tracker' for their tracker, 'stack' for local servers"
         )
         sys.exit(2)
     except KeyboardInterrupt:

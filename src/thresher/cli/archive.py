@@ -11,9 +11,9 @@ import typer
 from thresher.archive.archiver import Archiver
 from thresher.archive.run import Archived, ArchiveJob
 from thresher.archive.target import MOST_SECONDS, TO_TABLE, Opening, Target, target_of
-from thresher.cli.options import DataSource, named_dsn, resolve_dsn, table_name
+from thresher.cli.options import DataSource, name_database, require_no_flag, resolve_dsn, table_name
 from thresher.cli.output import AsJson, counted, emit_json, hide, note, result, working
-from thresher.cli.stack.choosing import StackName
+from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.errors import InvalidInput
 from thresher.core.signals import stopped_by_signals
 from thresher.db.outbox_store import Settling
@@ -68,13 +68,13 @@ def archive(
     batch. Exit codes: 1 another archiver works on the outbox, or a server or a disk failed: try again; 2 invalid
     options; 4 a person has to act.
     """
-    job = _from_file(config) if config is not None else None
+    job = _from_file(config, ds, stack) if config is not None else None
     if job is None:
         name = table_name(outbox or _OUTBOX, schema)
         job = ArchiveJob(dsn=resolve_dsn(ds, stack), outbox=name, target=TO_TABLE, older_than_seconds=_WEEK_SECONDS)
     else:
         name = table_name(outbox or job.outbox.table, schema or job.outbox.schema)
-        job = replace(job, dsn=resolve_dsn(ds, stack) if stack else named_dsn(ds) or job.dsn, outbox=name)
+        job = replace(job, outbox=name)
     job = replace(
         job,
         batch_rows=batch_rows,
@@ -84,6 +84,7 @@ def archive(
     )
     if new_directory and job.target is TO_TABLE:
         raise InvalidInput("--new-directory needs a directory: name it with --to")
+    name_database(job.dsn)
     if dry_run:
         _tell_count(Archiver(job).count(), job, as_json)
     else:
@@ -132,12 +133,14 @@ def _where(target: Target, job: ArchiveJob) -> str:
     return job.outbox.companion("_archive") if target is TO_TABLE else str(target.path)
 
 
-def _from_file(path: Path) -> ArchiveJob:
+def _from_file(path: Path, ds: str | None, stack: str | None) -> ArchiveJob:
     # Imported here: without a file, the relay's packages are not needed.
     from thresher.harvest.configuration import load  # noqa: PLC0415
 
+    if stack is not None:
+        require_no_flag(ds)
     ignored: list[Any] = []
-    loaded = load(path, {}, os.environ, warn=ignored.append)
+    loaded = load(path, with_stack({"data_source": None if stack else ds}, stack), os.environ, warn=ignored.append)
     hide(loaded.secrets.mask)
     settings = loaded.settings
     if settings.settle is not Settling.STAMP:

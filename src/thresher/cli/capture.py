@@ -77,7 +77,7 @@ def run(
     """
     # Imported here: the other commands work without the capture's packages.
     from thresher.capture.capture import Capture  # noqa: PLC0415
-    from thresher.cli.serving import pages_shown  # noqa: PLC0415
+    from thresher.cli.serving import log_places, pages_shown  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
 
     remarks: list[str] = []
@@ -88,6 +88,7 @@ def run(
     write_to_log(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
+    log_places(keys)
     capture = Capture(loaded)
     by_default = "status" not in completed.given
     pages = pages_shown(capture, keys.status_address, by_default=by_default, hosts=keys.status_hosts, config=config)
@@ -119,7 +120,7 @@ def rewind(
     from thresher.capture.rewinding import rewind as apply_again  # noqa: PLC0415
 
     since_ms = milliseconds_of(to)
-    settings = _settings(config, stack)
+    settings = _named(_settings(config, stack))
     began = time.monotonic()
     with working("reading", None) as progress:
 
@@ -152,7 +153,7 @@ def adopt(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = 
     """
     from thresher.capture.adopting import adopt as adopt_topics  # noqa: PLC0415
 
-    changed = adopt_topics(_settings(config, stack))
+    changed = adopt_topics(_named(_settings(config, stack)))
     if as_json:
         emit_json({"changed": [asdict(each) for each in changed]})
         return
@@ -308,6 +309,14 @@ def _settings(config: Path | None, stack: str | None) -> "CaptureSettings":
     configure_logging(level="warning")
     mask_logs(loaded.completed.secrets)
     return loaded.settings
+
+
+def _named(settings: "CaptureSettings") -> "CaptureSettings":
+    """Tell people which database a command changes that connects by itself."""
+    from thresher.cli.options import name_database  # noqa: PLC0415
+
+    name_database(settings.dsn)
+    return settings
 
 
 def milliseconds_of(to: str) -> int | None:

@@ -1,13 +1,14 @@
 """Chooses the outbox of a command: by its flags, and for the rest by the file of the outbox's relay or tail."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from thresher.cli.options import named_dsn, resolve_dsn, table_name
+from thresher.cli.options import is_flag, named_dsn, require_no_flag, resolve_dsn, table_name
 from thresher.cli.output import hide
 from thresher.cli.stack.choosing import with_stack
 from thresher.db import TableName
@@ -53,14 +54,15 @@ def chosen_outbox(
 ) -> ChosenOutbox:
     """Return the outbox that the flags and the file name. Raises `InvalidInput`.
 
-    A flag overrides the file. A file that only the environment names is ignored if a database or a stack is named.
+    A flag overrides the file. A file that only the environment names is ignored if a flag names a database or a stack.
+    An environment whose database is not the file's is refused.
     """
-    if config is not None and (ds or stack) and str(config) == os.environ.get(_CONFIG):
+    if config is not None and (stack or is_flag(ds)) and str(config) == os.environ.get(_CONFIG):
         config = None
     if config is None:
         table = table_name(outbox or _OUTBOX, schema)
         return ChosenOutbox(dsn=resolve_dsn(ds, stack), table=table, shape=shape or Shape.THRESHER)
-    found = _of_file(config, stack)
+    found = _of_file(config, ds, stack)
     return ChosenOutbox(
         dsn=found.dsn if stack else named_dsn(ds) or found.dsn,
         table=table_name(outbox or found.table.table, schema or found.table.schema),
@@ -70,34 +72,37 @@ def chosen_outbox(
     )
 
 
-def _of_file(path: Path, stack: str | None) -> ChosenOutbox:
+def _of_file(path: Path, ds: str | None, stack: str | None) -> ChosenOutbox:
     # Imported here: without a file, the packages for reading one are not needed.
     from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
 
+    if stack is not None:
+        require_no_flag(ds)
+    flags = with_stack({"data_source": None if stack else ds}, stack)
     try:
-        return _of_relay(path, stack)
+        return _of_relay(path, flags)
     except ConfigurationInvalid as no_relay:
         try:
-            return _of_tail(path, stack)
+            return _of_tail(path, flags)
         except ConfigurationInvalid as no_tail:
             # A file does not say whether it is a relay's or a tail's: report the problems of the form that fits better.
             raise min(no_relay, no_tail, key=lambda each: len(each.problems)) from None
 
 
-def _of_relay(path: Path, stack: str | None) -> ChosenOutbox:
+def _of_relay(path: Path, flags: Mapping[str, Any]) -> ChosenOutbox:
     from thresher.harvest.configuration import load  # noqa: PLC0415
 
-    loaded = load(path, with_stack({}, stack), os.environ, warn=_ignore)
+    loaded = load(path, flags, os.environ, warn=_ignore)
     hide(loaded.secrets.mask)
     settings = loaded.settings
     return ChosenOutbox(dsn=settings.data_source, table=settings.outbox, shape=settings.shape)
 
 
-def _of_tail(path: Path, stack: str | None) -> ChosenOutbox:
+def _of_tail(path: Path, flags: Mapping[str, Any]) -> ChosenOutbox:
     from thresher.tail.configuration import load_tail_config  # noqa: PLC0415
     from thresher.tail.settings import Via  # noqa: PLC0415
 
-    loaded = load_tail_config(path, with_stack({}, stack), os.environ, warn=_ignore)
+    loaded = load_tail_config(path, flags, os.environ, warn=_ignore)
     hide(loaded.completed.secrets.mask)
     settings = loaded.settings
     in_log = settings.via is Via.LOG

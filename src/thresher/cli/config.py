@@ -115,7 +115,7 @@ def _relay(config: Path | None, remarks: list[str]) -> Checked:
     settings, election = loaded.settings, loaded.election.kind
     return Checked(
         line=f"relay {settings.name} of {settings.outbox}, {settings.delivery}, shards {settings.shards}, "
-        f"election {election}",
+        f"election {election}{_places(settings.data_source, settings.kafka)}",
         facts={
             "name": settings.name, "outbox": str(settings.outbox), "delivery": settings.delivery.value,
             "shards": settings.shards, "election": election.value,
@@ -132,7 +132,8 @@ def _tail(config: Path | None, remarks: list[str]) -> Checked:
     )
     settings, election = loaded.settings, loaded.form.election
     return Checked(
-        line=f"tail {settings.name} of {settings.outbox}, slot {settings.slot_name}, election {election}",
+        line=f"tail {settings.name} of {settings.outbox}, slot {settings.slot_name}, election {election}"
+        f"{_places(settings.dsn, settings.kafka)}",
         facts={
             "name": settings.name, "outbox": str(settings.outbox), "slot": settings.slot_name,
             "election": election.value,
@@ -150,10 +151,18 @@ def _capture(config: Path | None, remarks: list[str]) -> Checked:
     settings, election = loaded.settings, loaded.form.election
     topics = [mapping.topic for mapping in settings.mappings]
     return Checked(
-        line=f"capture {settings.name} of {', '.join(topics)}, shards {settings.shards}, election {election}",
+        line=f"capture {settings.name} of {', '.join(topics)}, shards {settings.shards}, election {election}"
+        f"{_places(settings.dsn, settings.kafka)}",
         facts={"name": settings.name, "topics": topics, "shards": settings.shards, "election": election.value},
         functions=settings.functions,
     )
+
+
+def _places(dsn: str, kafka: Mapping[str, Any]) -> str:
+    from thresher.config.kafka_properties import brokers_of  # noqa: PLC0415
+    from thresher.db.postgres.dsn import shown_databases  # noqa: PLC0415
+
+    return f", database {shown_databases(dsn)}, brokers {', '.join(sorted(brokers_of(kafka)))}"
 
 
 _READERS = {Pipeline.RELAY: _relay, Pipeline.TAIL: _tail, Pipeline.CAPTURE: _capture}

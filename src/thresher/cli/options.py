@@ -11,7 +11,7 @@ from thresher.cli.stack.choosing import named_endpoints, stack_hint
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.core.secrets import Secrets, Unreadable, read_secret
 from thresher.db import TableName
-from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn
+from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_databases
 from thresher.db.postgres.refusal import is_access_refused
 from thresher.devstack.named_stack import NamedStack
 from thresher.outbox import Shape
@@ -94,14 +94,25 @@ def resolve_dsn(given: str | None, stack: str | None = None) -> str:
     return endpoints.dsn
 
 
+def is_flag(ds: str | None) -> bool:
+    """Whether a data source was given by a flag, and not by the environment."""
+    return ds is not None and ds not in {os.environ.get(name) for name in _DS_VARIABLES}
+
+
 def require_no_flag(ds: str | None) -> None:
     """Raise if a flag names a database, although a stack is named. A stack overrides the environment."""
-    if ds is not None and ds not in {os.environ.get(name) for name in _DS_VARIABLES}:
+    if is_flag(ds):
         raise InvalidInput("--ds and --stack both name the database: leave one of them out")
 
 
+def name_database(dsn: str) -> None:
+    """Tell people which database a command works on."""
+    note(f"database {shown_databases(dsn)}")
+
+
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """Connect, or raise with the driver's reason, which has no password in it."""
+    """Name the database and connect, or raise with the driver's reason, which has no password in it."""
+    name_database(dsn)
     try:
         return psycopg.connect(dsn, connect_timeout=10, application_name="thresher")
     except psycopg.OperationalError as error:

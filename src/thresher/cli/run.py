@@ -45,7 +45,7 @@ def run(
     restart), 4 a person has to act: password, permission, missing table, progress topic of another relay.
     """
     # Imported here: the other commands work without the relay's packages.
-    from thresher.cli.serving import pages_shown  # noqa: PLC0415
+    from thresher.cli.serving import log_places, pages_shown  # noqa: PLC0415
     from thresher.config.function_paths import search_beside  # noqa: PLC0415
     from thresher.harvest.configuration import load  # noqa: PLC0415
     from thresher.harvest.harvest import Harvest  # noqa: PLC0415
@@ -62,6 +62,7 @@ def run(
     write_to_log(logging.getLogger("thresher") if loaded.log_format is LogFormat.JSON else None)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
+    log_places(loaded.settings)
     harvest = Harvest(
         loaded.settings,
         election=loaded.election,

@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from thresher.cli.status.running import listed
 from thresher.core.errors import InvalidInput
@@ -12,6 +13,16 @@ from thresher.service.pages import StatusPages
 from thresher.service.service import Service
 
 logger = logging.getLogger("thresher")
+
+
+def log_places(settings: Any) -> None:
+    """Log the database and the broker of a pipeline, given its keys or settings."""
+    # Imported here: a tracker needs no database driver.
+    from thresher.config.kafka_properties import brokers_of  # noqa: PLC0415
+    from thresher.db.postgres.dsn import shown_databases  # noqa: PLC0415
+
+    brokers = ", ".join(sorted(brokers_of(settings.kafka)))
+    logger.info("database %s, brokers %s", shown_databases(settings.data_source), brokers, extra={"brokers": brokers})
 
 
 @contextlib.contextmanager

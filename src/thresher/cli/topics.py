@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thresher.cli.layout.help_page import Commands
+from thresher.cli.options import name_database
 from thresher.cli.output import AsJson, emit_json, hide, note, result, table
 from thresher.cli.stack.choosing import StackName, with_stack
 
@@ -92,4 +93,5 @@ def _settings(config: Path | None, stack: str | None) -> "Settings":
     hide(loaded.secrets.mask)
     if loaded.settings.coordination is not Coordination.TOPIC_LOCK:
         raise InvalidInput("this relay has a leader: only a relay with 'coordination: topic-lock' has topic locks")
+    name_database(loaded.settings.data_source)
     return loaded.settings

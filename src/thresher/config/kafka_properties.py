@@ -111,6 +111,13 @@ def wrong_servers(servers: str) -> str:
     return "HOST:PORT is needed, or several, separated by commas"
 
 
+def brokers_of(given: Any) -> frozenset[str]:
+    """Return the addresses of brokers that a section of properties, or a text, names."""
+    if isinstance(given, Mapping):
+        given = ",".join(str(given[name]) for name in SERVERS if name in given)
+    return frozenset(filter(None, (each.strip().lower() for each in str(given).split(","))))
+
+
 def with_one_name_for_servers(given: dict[str, Any]) -> dict[str, Any]:
     """Return properties with `bootstrap.servers` for both its names. Raises `ValueError` if both names are given."""
     if "metadata.broker.list" not in given:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
+from thresher.config.contradiction import contradictions
 from thresher.config.document import read
 from thresher.config.environment import from_environment
 from thresher.config.form import Form, FormT, Rule, fill_in
@@ -49,7 +50,9 @@ def load(
     """
     variables = from_environment(form, environment)
     given = {key: value for key, value in (read(path) if path is not None else {}).items() if value is not None}
+    in_file = dict(given)
     covered = [problem for layer in (variables.keys, flags) for problem in lay_over(form, given, layer)]
+    covered += contradictions(form, in_file, variables.keys, given)
     completed = complete(form, given, problems=[*variables.problems, *covered], remarks=variables.remarks, rules=rules)
     for remark in variables.remarks:
         warn(completed.secrets.mask(remark))

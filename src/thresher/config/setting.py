@@ -48,6 +48,13 @@ class Secret:
     shown: Callable[[str], str]
 
 
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Mark: the value names servers. `of` returns their names, without secrets. See `contradiction`."""
+
+    of: Callable[[Any], frozenset[str]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """Mark: properties with values. The file, the environment and flags can set each property by itself.
@@ -107,6 +114,7 @@ class Setting:
     flags: tuple[str, ...]
     required: Required | None
     secret: Secret | None
+    servers: Servers | None
     section: Section | None
     shorthands: tuple[Shorthand, ...]
 
@@ -148,6 +156,7 @@ def _setting(key: str, info: Any) -> Setting:
         flags=names.flags or (f"--{key.replace('_', '-')}",),
         required=_mark(info, Required),
         secret=_mark(info, Secret),
+        servers=_mark(info, Servers),
         section=section,
         shorthands=tuple(mark for mark in info.metadata if isinstance(mark, Shorthand)),
     )

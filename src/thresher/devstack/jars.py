@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from thresher.core.directories import cache_home
+from thresher.core.installing import how_to_install
 from thresher.core.java import find_java
 from thresher.core.trusted_path import why_untrusted
 from thresher.devstack.cache import staged
@@ -192,5 +193,5 @@ def ivy() -> Path:
     spec = importlib.util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
-        raise StackProblem("PySpark, whose Ivy fetches the broker, is not installed: pip install 'thresher[stack]'")
+        raise StackProblem(f"PySpark, whose Ivy fetches the broker, is not installed: {how_to_install('stack')}")
     return found[-1]

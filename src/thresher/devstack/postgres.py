@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from thresher.core.directories import cache_home
+from thresher.core.installing import how_to_install
 from thresher.devstack import ports
 from thresher.devstack.account import Account, server_account
 from thresher.devstack.cache import staged
@@ -186,7 +187,7 @@ class Postgres:
 def _binaries(account: Account | None) -> Path:
     spec = importlib.util.find_spec(_WHEEL)
     if spec is None or spec.origin is None:
-        raise StackProblem("Postgres is not installed: pip install 'thresher[stack]'")
+        raise StackProblem(f"Postgres is not installed: {how_to_install('stack')}")
     wheel = Path(spec.origin).parent
     binaries = wheel / _INSTALLATION / "bin"
     if account is None or account.can_run(binaries / "postgres"):

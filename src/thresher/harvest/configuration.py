@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from thresher.config.contradiction import contradictions
 from thresher.config.document import read
 from thresher.config.environment import from_environment
 from thresher.config.form import Rule
@@ -86,7 +87,9 @@ def load(
     if demands_tls:
         demand_tls(translated)
     given: dict[str, Any] = {key: value for key, value in translated.keys.items() if value is not None}
+    in_file = _named_in_file(found, translated)
     covered = [problem for layer in (variables.keys, overrides) for problem in lay_over(RelayForm, given, layer)]
+    covered += contradictions(RelayForm, in_file, variables.keys, given)
     if path is None and not _says_where(given):
         lay_over(RelayForm, given, otherwise())
     if is_goharvest_file(found):
@@ -113,6 +116,15 @@ def load(
     for remark in [*translated.remarks, *variables.remarks, *_without_effect(completed, translated)]:
         warn(completed.secrets.mask(remark))
     return _configuration(completed)
+
+
+def _named_in_file(found: Mapping[str, Any], translated: Translation) -> Mapping[str, Any]:
+    """Return the keys that the file itself has, without goharvest's defaults."""
+    if not is_goharvest_file(found):
+        return dict(translated.keys)
+    named = {key: value for key, value in translated.keys.items() if key in translated.origin}
+    theirs = found["harvest"].get("baseKafkaConfig") if isinstance(found["harvest"], Mapping) else None
+    return {**named, "kafka": theirs} if translated.origin.get("kafka") == "harvest.baseKafkaConfig" else named
 
 
 def _says_where(given: Mapping[str, Any]) -> bool:

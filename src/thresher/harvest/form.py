@@ -12,12 +12,12 @@ from pydantic import Field, field_validator
 from thresher.archive.target import MOST_SECONDS, TABLE, target_of
 from thresher.config.form import Form, KafkaProperties, Properties, Rule, Texts
 from thresher.config.function_paths import FunctionPaths
-from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
-from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
+from thresher.config.kafka_properties import KafkaSections, brokers_of, with_one_name_for_servers
+from thresher.config.setting import DefaultText, Names, Required, Secret, Servers, Shorthand, keys_of
 from thresher.core.errors import shorten
 from thresher.core.topic_name import is_topic
 from thresher.db import TableName
-from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
+from thresher.db.postgres.dsn import check_dsn, databases_of, secrets_of_dsn, shown_dsn
 from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -60,6 +60,7 @@ class _OwnKeys(Form):
         str | None,
         Names(flags=("--ds", "--data-source"), variable="DS"),
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
+        Servers(databases_of),
         Required("where is the database?"),
     ] = Field(default=None, description="Postgres connection string or URL of the primary server.")
     outbox: str = Field(
@@ -81,6 +82,7 @@ class _OwnKeys(Form):
     )
     kafka: Annotated[
         KafkaProperties,
+        Servers(brokers_of),
         Shorthand(
             name="bootstrap",
             property_name="bootstrap.servers",

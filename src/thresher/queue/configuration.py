@@ -13,10 +13,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from thresher.config.form import Form, KafkaProperties, Properties, Rule
-from thresher.config.kafka_properties import KafkaSections, wrong_servers
+from thresher.config.kafka_properties import KafkaSections, brokers_of, wrong_servers
 from thresher.config.loading import Completed, complete, load
 from thresher.config.report import Problem
-from thresher.config.setting import DefaultText, Required, Section
+from thresher.config.setting import DefaultText, Required, Section, Servers
 from thresher.kafka.transactional import GUARDED
 
 _TWELVE_HOURS = 43_200_000
@@ -48,7 +48,7 @@ class QueueConfig(Form):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    bootstrap_servers: Annotated[str, Required("where is the broker?")] = Field(
+    bootstrap_servers: Annotated[str, Servers(brokers_of), Required("where is the broker?")] = Field(
         default="", alias="bootstrap-servers", description="Kafka's brokers, as HOST:PORT[,HOST:PORT…]."
     )
     message_topic: Annotated[str, Required("which topic holds the messages?")] = Field(

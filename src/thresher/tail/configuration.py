@@ -14,15 +14,15 @@ from pydantic import Field, field_validator
 
 from thresher.config.form import Form, KafkaProperties, Rule
 from thresher.config.function_paths import FunctionPaths
-from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
+from thresher.config.kafka_properties import KafkaSections, brokers_of, with_one_name_for_servers
 from thresher.config.loading import Completed, load
 from thresher.config.report import Problem
-from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand
+from thresher.config.setting import DefaultText, Names, Required, Secret, Servers, Shorthand
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName
 from thresher.db.log_names import is_slot_name, log_prefix
 from thresher.db.names import schema_within
-from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
+from thresher.db.postgres.dsn import check_dsn, databases_of, secrets_of_dsn, shown_dsn
 from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -56,6 +56,7 @@ class _OwnKeys(Form):
         str | None,
         Names(flags=("--ds", "--data-source"), variable="DS"),
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
+        Servers(databases_of),
         Required("where is the database?"),
     ] = Field(
         default=None, description="Postgres connection string or URL. Its role needs the attribute `REPLICATION`."
@@ -84,6 +85,7 @@ class _OwnKeys(Form):
     )
     kafka: Annotated[
         KafkaProperties,
+        Servers(brokers_of),
         Shorthand(
             name="bootstrap",
             property_name="bootstrap.servers",

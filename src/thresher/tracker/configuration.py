@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from thresher.config.contradiction import contradictions
 from thresher.config.document import read
 from thresher.config.environment import from_environment
 from thresher.config.form import Rule
@@ -170,10 +171,13 @@ def load_tracker_config(
     variables = from_environment(TrackerForm, environment)
     given: dict[str, Any] = {}
     problems: list[Problem] = []
+    layers: list[dict[str, Any]] = []
     for layer in (read(path) if path is not None else {}, variables.keys, flags):
         named = {_key(str(name)): value for name, value in layer.items() if value is not None}
         problems += _lift(named)
         problems += lay_over(TrackerForm, given, named)
+        layers.append(named)
+    problems += contradictions(TrackerForm, layers[0], layers[1], given)
     completed = complete(TrackerForm, given, problems=[*problems, *variables.problems], name_of=_name_in_file)
     for remark in variables.remarks:
         warn(completed.secrets.mask(remark))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thresher.cli.options import name_database
 from thresher.cli.output import counted, hide, result, write_to_log
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
@@ -48,12 +49,13 @@ def run(
     person has to act: wal_level, a permission, a publication, a slot, lost WAL.
     """
     # Imported here: the other commands work without the tail's packages.
-    from thresher.cli.serving import pages_shown  # noqa: PLC0415
+    from thresher.cli.serving import log_places, pages_shown  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
     from thresher.tail.tail import Tail  # noqa: PLC0415
 
     loaded = _loaded(config, stack, {**flags, "log_level": "debug"} if verbose else flags)
     keys = loaded.form
+    log_places(keys)
     tail = Tail(
         loaded.settings,
         election=loaded.election,
@@ -89,6 +91,7 @@ def join(
     from thresher.tail.leader import switching  # noqa: PLC0415
 
     settings = _loaded(config, stack, flags).settings
+    name_database(settings.dsn)
     switching.require_table(settings)
     term = give_up(
         Settings(
@@ -114,6 +117,7 @@ def leave(config: ConfigFile = None, stack: StackName = None, *, flags: Mapping[
     from thresher.tail.leader import switching  # noqa: PLC0415
 
     settings = _loaded(config, stack, flags).settings
+    name_database(settings.dsn)
     deleted = switching.leave(settings)
     result(
         f"{settings.outbox} belongs to a relay from now on; deleted from it: "

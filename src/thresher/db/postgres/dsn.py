@@ -1,10 +1,13 @@
 """Connection strings: checked before they are used, and shown without their secrets."""
 
+import os
+
 from psycopg import ProgrammingError, conninfo
 
 from thresher.core.errors import InvalidInput
 from thresher.core.secrets import MASK, secrets_in_url
 
+_LOOPBACK = {"127.0.0.1": "localhost", "::1": "localhost", "": "localhost"}
 _SECRET = frozenset({"password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"})
 
 
@@ -18,6 +21,34 @@ def check_dsn(dsn: str) -> None:
     if "@" in str(parts.get("host", "")) or not str(parts.get("port", "1")).replace(",", "").isdigit():
         # Part of a password with an unescaped @ or / in a URL is parsed as host or port: neither may be printed.
         raise InvalidInput("host or port cannot be right; in a URL, write @ as %40, / as %2F and : as %3A")
+
+
+def databases_of(dsn: str) -> frozenset[str]:
+    """Return the databases that a connection string names, as host:port/name, without user and password.
+
+    What it leaves out comes from libpq's variables and defaults. Empty if it is malformed.
+    """
+    try:
+        check_dsn(dsn)
+        parts = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items()}
+    except InvalidInput:
+        return frozenset()
+    if "service" in parts:
+        return frozenset({f"service {parts['service']}"})
+    hosts = (parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "").split(",")
+    ports = (parts.get("port") or os.environ.get("PGPORT") or "5432").split(",")
+    ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    user = parts.get("user") or os.environ.get("PGUSER") or ""
+    name = parts.get("dbname") or os.environ.get("PGDATABASE") or user
+    return frozenset(
+        f"{_LOOPBACK.get(host.lower(), host.lower())}:{port or 5432}/{name}"
+        for host, port in zip(hosts, ports, strict=True)
+    )
+
+
+def shown_databases(dsn: str) -> str:
+    """Return host, port and name of the database, for people."""
+    return ", ".join(sorted(databases_of(dsn)))
 
 
 def secrets_of_dsn(dsn: str) -> list[str]:
