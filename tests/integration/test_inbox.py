@@ -5,7 +5,9 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -26,6 +28,7 @@ from thresher.inbox import (
     check_inbox,
     create_inbox,
 )
+from thresher.inbox.consuming import Waiting, consume
 
 NAME = TableName(table="thresher_inbox")
 
@@ -185,6 +188,45 @@ def test_a_wait_that_times_out_leaves_the_transaction_usable(
         other.commit()
     assert works(observer) == [1]
     assert rows(observer) == {("", "m2")}
+
+
+class OneRecord:
+    """A consumer with one record, as the Kafka client returns it."""
+
+    def __init__(self) -> None:
+        self.sought: list[int] = []
+
+    def consume(self, *_: object) -> list[Any]:
+        answers = {"error": None, "topic": "t", "partition": 0, "offset": 7, "key": None, "value": b"v"}
+        given = {name: (lambda answer=answer: answer) for name, answer in answers.items()}
+        return [SimpleNamespace(**given, headers=lambda: [("event-id", b"m1")])]
+
+    def seek(self, place: Any) -> None:
+        self.sought.append(place.offset)
+
+
+def test_a_consumer_behind_a_hanging_transaction_says_which(
+    dsn: str, observer: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Waiting] = []
+    consumer = OneRecord()
+    with psycopg.connect(dsn, application_name="hangs") as hanging, Inbox().once(hanging, "m1"):
+        with pytest.raises(InboxBusy) as caught:
+            consume(
+                consumer,
+                partial(psycopg.connect, dsn),
+                lambda *_: None,
+                inbox=Inbox(wait_seconds=1.0),
+                busy_seconds=2.5,
+                on_wait=told.append,
+            )
+        pid = f"backend {hanging.info.backend_pid} "
+    assert pid in str(caught.value)
+    assert "'hangs'" in told[-1].why
+    assert told[-1].seconds >= 2.5
+    assert [each for each in caplog.records if each.levelname == "WARNING" and pid in each.getMessage()]
+    # The record is not lost.
+    assert consumer.sought == [7]
 
 
 def test_a_repeat_is_logged_or_raised_on_request(

@@ -1,5 +1,8 @@
 """The backends on real servers: messages are published in order, or the caller gets an error."""
 
+import os
+import signal
+import threading
 import uuid
 from typing import Any
 
@@ -12,7 +15,8 @@ from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import ConsumerRecord
 from thresher.outbox import Message, NotInTransaction, create_schema
-from thresher.publisher import Publisher, PublishFailed
+from thresher.publisher import Publisher, PublishFailed, PublishUnknown
+from thresher.testing.proxy import Api, Drop, KafkaProxy
 
 MESSAGES = 500
 
@@ -72,7 +76,8 @@ def test_a_refused_message_is_reported_and_the_others_are_sent(stack: Stack) -> 
     with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka") as publisher:
         with pytest.raises(PublishFailed) as caught:
             publisher.publish_list([fine, large])
-        ((message, why),) = caught.value.failed
+        assert not isinstance(caught.value, PublishUnknown)
+        ((message, why),) = caught.value.refused
         assert (message.key, "size" in why.lower()) == (b"k1", True)
     with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka_async") as unwatched:
         unwatched.publish(large)
@@ -99,12 +104,56 @@ def test_the_outbox_holds_the_messages_after_the_callers_commit(topic: Topic, ds
             publisher.publish_list(topic.messages(1), connection)
 
 
+def test_a_message_without_an_answer_is_unknown_not_refused(stack: Stack, shared_proxy: KafkaProxy) -> None:
+    topic = Topic(stack)
+    away = {"bootstrap.servers": shared_proxy.address, "message.timeout.ms": 3_000}
+    with Publisher(kafka=away, backend="kafka") as publisher:
+        publisher.publish(Message(topic=topic.name, key="k", value="1"))
+        rule = shared_proxy.on_answer(Api.PRODUCE, Drop())
+        with pytest.raises(PublishUnknown) as caught:
+            publisher.publish(Message(topic=topic.name, key="k", value="2"))
+        rule.release()
+    assert caught.value.refused == ()
+    ((message, _),) = caught.value.unknown
+    assert message.value == b"2"
+    assert {record.value for record in topic.records()} == {b"1", b"2"}, "the broker has it"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_publishes_while_threads_of_its_parent_do(topic: Topic) -> None:
+    publisher = Publisher(kafka=topic.kafka, backend="kafka_async")
+    ended = threading.Event()
+
+    def publish() -> None:
+        while not ended.is_set():
+            publisher.publish(Message(topic=topic.name, key="k", value="parent"))
+
+    threads = [threading.Thread(target=publish) for _ in range(24)]
+    for each in threads:
+        each.start()
+    statuses = []
+    for _ in range(5):
+        child = os.fork()
+        if not child:
+            # Ends the child if it hangs.
+            signal.alarm(30)
+            publisher.publish(Message(topic=topic.name, key="k", value="child"))
+            os._exit(0 if publisher.flush(20) else 1)
+        statuses.append(os.waitpid(child, 0)[1])
+    ended.set()
+    for each in threads:
+        each.join()
+    publisher.close()
+    assert statuses == [0] * 5
+    assert [record.value for record in topic.records()].count(b"child") == 5
+
+
 @pytest.mark.parametrize("kind", ["kafka", "kafka_async"])
 def test_an_unreachable_broker_is_reported_within_the_time_limit(kind: str) -> None:
     away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 1_500}
     with Publisher(kafka=away, backend=kind) as publisher:
         if kind == "kafka":
-            with pytest.raises(PublishFailed, match="1 messages were not sent: t, key"):
+            with pytest.raises(PublishFailed, match=r"whether 1 messages were sent is unknown.*: t, key"):
                 publisher.publish(Message(topic="t", key="k", value="v"))
         else:
             publisher.publish(Message(topic="t", key="k", value="v"))

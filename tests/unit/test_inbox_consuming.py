@@ -16,7 +16,7 @@ from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.inbox import InboxBusy, MessageRepeated, RecordWithoutId
 from thresher.inbox import consuming as module
-from thresher.inbox.consuming import consume, id_of
+from thresher.inbox.consuming import Waiting, consume, id_of
 from thresher.inbox.dead import InboxRecord
 from thresher.outbox.message import EVENT_ID, Message, with_event_id
 
@@ -191,7 +191,7 @@ def _closing(connection: Any, _: object) -> None:
         (_raising(psycopg.Rollback()), "HandlerUndone: the handler raised psycopg.Rollback: its work was rolled back"),
         (_raising(MessageRepeated("another inbox")), "MessageRepeated: another inbox"),
         (_raising(InboxBusy("another inbox")), "InboxBusy: another inbox"),
-        (_raising(psycopg.errors.DeadlockDetected("dead")), "DeadlockDetected: dead"),
+        (_raising(psycopg.errors.LockNotAvailable("locked")), "LockNotAvailable: locked"),
         (_closing, "RuntimeError: the handler closed the connection, or caught the error of its loss"),
     ],
 )
@@ -202,6 +202,39 @@ def test_an_error_or_misuse_in_a_handler_is_its_failure(
     done, set_aside = _run(monkeypatch, consumer, handle)
     assert (done.processed, done.repeated, done.set_aside, set_aside) == (0, 0, 1, [reason])
     assert consumer.committed == [[1]]
+
+
+class Wrapped(Exception):
+    """An error of a library over the driver."""
+
+    def __init__(self, orig: BaseException) -> None:
+        super().__init__("wrapped")
+        self.orig = orig
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.SerializationFailure("others"),
+        psycopg.errors.DeadlockDetected("others"),
+        Wrapped(psycopg.errors.SerializationFailure("others")),
+    ],
+)
+def test_a_conflict_with_other_transactions_is_no_failure_of_the_message(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    tries: list[int] = []
+    told: list[Waiting] = []
+
+    def handle(*_: object) -> None:
+        tries.append(1)
+        if len(tries) < 8:
+            raise error
+
+    done, set_aside = _run(monkeypatch, Consumer(Gone(0)), handle, on_wait=told.append)
+    assert (done.processed, set_aside, len(tries)) == (1, [], 8)
+    assert [each.message_id for each in told] == ["m0"] * 7
+    assert "others" in told[0].why or "wrapped" in told[0].why
 
 
 def test_an_async_handler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

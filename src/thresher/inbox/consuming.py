@@ -4,8 +4,12 @@
    inbox, the writes of the handler, commit. Afterwards offsets are committed, for many records at once.
 2. A crash before the commit of offsets leads to repeats, which the inbox recognizes.
 3. If the handler keeps failing for a record, the record goes to the dead table with the reason. The next one follows.
-4. While the database is down, consuming waits, and commits no offsets.
-5. However it ends, the consumer's position is at the first record that was not processed: it can be used again.
+   A transaction that the database rolled back because of others (class 40: serialization failures, deadlocks) is no
+   failure of the handler, and is repeated.
+4. While the database is down, or keeps rolling back, consuming waits, and commits no offsets.
+5. While another transaction processes the record, consuming waits for it, at most `busy_seconds`. Each wait is logged,
+   and told to `on_wait`, with the session that is waited for.
+6. However it ends, the consumer's position is at the first record that was not processed: it can be used again.
 
 The consumer belongs to the caller, is subscribed, and must not commit by itself: `enable.auto.commit` is false.
 """
@@ -13,8 +17,10 @@ The consumer belongs to the caller, is subscribed, and must not commit by itself
 import hashlib
 import inspect
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +30,9 @@ from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
 from thresher.core.errors import InvalidInput, ThresherError
+from thresher.db.lock_holder import held_by
 from thresher.db.postgres.caller_connection import require_connection
+from thresher.db.postgres.sessions import lock_holders_of
 from thresher.inbox.dead import InboxRecord, set_aside
 from thresher.inbox.inbox import LONGEST_ID, Inbox, admitted_context, is_storable
 from thresher.inbox.problem import InboxBusy, MessageRepeated, RecordWithoutId
@@ -39,6 +47,12 @@ _AT_ONCE, _POLL_SECONDS = 50, 0.5
 _COMMIT_SECONDS = 1.0
 # The pause after a failure: the first one, and the longest.
 _BACK_OFF_SECONDS, _MOST_BACK_OFF_SECONDS = 0.1, 5.0
+# The longest wait for another transaction that processes a record. How long a session waits before the session that
+# blocks it is asked for, and the time-out of that question.
+_BUSY_SECONDS, _MOST_BUSY_SECONDS = 600.0, 86_400.0
+_ASK_AFTER_SECONDS, _ASK_SECONDS = 0.1, 5
+# The class of errors of transactions that were rolled back because of others.
+_ROLLED_BACK = "40"
 # Errors that the client reports and recovers from by itself.
 _PASSING = frozenset(
     {
@@ -72,6 +86,16 @@ _MOVED = frozenset(
 Handler = Callable[[Connection[Any], InboxRecord], object]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A record cannot be processed at the moment, for a cause that is not its own: why, and for how long already."""
+
+    record: InboxRecord
+    message_id: str
+    why: str
+    seconds: float
+
+
 class HandlerFailed(ThresherError):  # noqa: N818
     """A handler has raised an error, which is its cause. It is no sign that the inbox or the database has failed."""
 
@@ -97,6 +121,8 @@ class _Rules:
     attempts: int
     stop: Callable[[], bool]
     back_off_seconds: float
+    busy_seconds: float
+    on_wait: Callable[[Waiting], object]
 
 
 def consume(
@@ -110,6 +136,8 @@ def consume(
     attempts: int = 5,
     stop: Callable[[], bool] = lambda: False,
     back_off_seconds: float = _BACK_OFF_SECONDS,
+    busy_seconds: float = _BUSY_SECONDS,
+    on_wait: Callable[[Waiting], object] = lambda _: None,
 ) -> Consumed:
     """Process the records of a subscribed consumer until `stop` returns true, and return the counts.
 
@@ -118,8 +146,10 @@ def consume(
     `RecordWithoutId` is raised, unless `id_from_place` is set: then topic, partition and offset are the id, and a
     record that its producer sent twice is not recognized. After `attempts` failures of the handler, the record goes to
     the dead table. After a failure of the handler or the database comes a pause: `back_off_seconds` at first, doubled
-    after each further failure of the same record, 5 s at most.
-    Raises `KafkaException` if the broker refuses the consumer.
+    after each further failure of the same record, 5 s at most. `on_wait` is called for each failure whose cause is not
+    the record: the database, or another transaction that processes the same message. Such a transaction is waited for
+    until `busy_seconds` are over.
+    Raises `InboxBusy` then, and `KafkaException` if the broker refuses the consumer.
     """
     if attempts < 1:
         raise InvalidInput(f"attempts is {attempts}: it must be at least 1")
@@ -127,9 +157,20 @@ def consume(
         raise InvalidInput(
             f"back_off_seconds is {back_off_seconds}: it must be above 0, and at most {_MOST_BACK_OFF_SECONDS:g}"
         )
+    if not 0 < busy_seconds <= _MOST_BUSY_SECONDS:
+        raise InvalidInput(f"busy_seconds is {busy_seconds}: it must be above 0, and at most {_MOST_BUSY_SECONDS:g}")
     if inspect.iscoroutinefunction(handler):
         raise InvalidInput("the handler is a coroutine function, which is not supported: it would never be awaited")
-    rules = _Rules(inbox or Inbox(), admitted_context(context), id_from_place, attempts, stop, back_off_seconds)
+    rules = _Rules(
+        inbox or Inbox(),
+        admitted_context(context),
+        id_from_place,
+        attempts,
+        stop,
+        back_off_seconds,
+        busy_seconds,
+        on_wait,
+    )
     return _Consuming(consumer, connect, handler, rules).run()
 
 
@@ -214,23 +255,24 @@ class _Consuming:
         """Process a record, or add it to the dead table; False if neither was done, because of `stop`."""
         message_id = id_of(record, from_place=self.rules.by_place)
         failures, pause = 0, self.rules.back_off_seconds
+        stood = _Standing(self.rules, record, message_id)
         while not self.rules.stop():
             try:
-                self._transact(record, message_id)
+                with stood.watching(self._connected()):
+                    self._transact(record, message_id)
             except InboxBusy as error:
-                logger.info("%s", error)
+                stood.behind_another(error)
                 continue
             except MessageRepeated:
                 self.done.repeated += 1
                 return True
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                logger.warning("the database is not reachable, waiting for it: %s", error)
             except (HandlerFailed, HandlerUndone, psycopg.Error) as error:
-                failures += 1
-                why = error.__cause__ or error
-                logger.warning("message %s failed, attempt %d: %s", message_id, failures, _told(why))
-                if failures >= self.rules.attempts and self._set_aside(record, message_id, why, failures):
-                    return True
+                if not stood.because_of_the_database(error):
+                    failures += 1
+                    why = error.__cause__ or error
+                    logger.warning("message %s failed, attempt %d: %s", message_id, failures, _told(why))
+                    if failures >= self.rules.attempts and self._set_aside(record, message_id, why, failures):
+                        return True
             else:
                 return True
             time.sleep(pause)
@@ -307,6 +349,86 @@ class _Consuming:
             if error.args[0].code() not in _MOVED | _PASSING:
                 raise
             logger.info("offsets were not committed, so their records will be repeated: %s", error.args[0].str())
+
+
+class _Standing:
+    """The waits of one record for causes that are not its own: each is logged, and told to `on_wait`."""
+
+    def __init__(self, rules: _Rules, record: InboxRecord, message_id: str) -> None:
+        self._rules, self._record, self._message_id = rules, record, message_id
+        self._began = time.monotonic()
+        # Whether another transaction was waited for; and which session has it, as far as known.
+        self._busy = False
+        self._holder: str | None = None
+
+    def because_of_the_database(self, error: Exception) -> bool:
+        """Return whether the database is the cause of an error, and not the handler; if so, tell of the wait."""
+        cause = error.__cause__ or error
+        if (code := _rolled_back(cause)) is not None:
+            logger.warning("message %s is tried again after error %s: %s", self._message_id, code, _told(cause))
+        elif isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            logger.warning("the database is not reachable, waiting for it: %s", error)
+        else:
+            return False
+        self._tell(_told(cause))
+        return True
+
+    def behind_another(self, error: InboxBusy) -> None:
+        """Tell of a wait for another transaction that processes the message. Raises `InboxBusy` once it took too long.
+
+        The first wait is not known to be one before it has ended. Later ones name the session that is waited for.
+        """
+        self._busy = True
+        why = f"{error}; {self._holder}" if self._holder else str(error)
+        record = self._record
+        logger.warning("%s/%d stands still at offset %d: %s", record.topic, record.partition, record.offset, why)
+        if self._tell(why) >= self._rules.busy_seconds:
+            raise InboxBusy(why) from error
+
+    @contextmanager
+    def watching(self, connection: Connection[Any]) -> Iterator[None]:
+        """Ask which session blocks this connection while the block runs, over another connection."""
+        if not self._busy:
+            yield
+            return
+        ended = threading.Event()
+        asking = threading.Thread(target=self._ask, args=(connection, ended), daemon=True)
+        asking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            asking.join(_ASK_SECONDS)
+
+    def _ask(self, connection: Connection[Any], ended: threading.Event) -> None:
+        info = connection.info
+        pid, dsn, password = info.backend_pid, info.dsn, info.password
+        if ended.wait(_ASK_AFTER_SECONDS):
+            return
+        try:
+            with psycopg.connect(dsn, password=password or None, connect_timeout=_ASK_SECONDS, autocommit=True) as own:
+                self._holder = held_by(lock_holders_of(own, pid))
+        except (psycopg.Error, ThresherError) as error:
+            logger.debug("the session that blocks %d was not found: %s", pid, error)
+
+    def _tell(self, why: str) -> float:
+        seconds = time.monotonic() - self._began
+        self._rules.on_wait(Waiting(record=self._record, message_id=self._message_id, why=why, seconds=seconds))
+        return seconds
+
+
+def _rolled_back(error: BaseException | None) -> str | None:
+    """Return the code of class 40 among an error and its causes; None if there is none."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        # Libraries over the driver wrap its error: as the cause, or as `orig`.
+        for each in (error, getattr(error, "orig", None)):
+            code = getattr(each, "sqlstate", None)
+            if isinstance(code, str) and code.startswith(_ROLLED_BACK):
+                return code
+        error = error.__cause__
+    return None
 
 
 def _is_record(message: Any) -> bool:

@@ -104,6 +104,15 @@ def fenced(error: BaseException | None) -> bool:
     return False
 
 
+# The refusals after which the broker certainly does not have the record.
+_REFUSALS = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT})
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Return whether the broker, or the client before it, refused a record. Otherwise the outcome is unknown."""
+    return refusal_of(error) in _REFUSALS
+
+
 def refusal_of(error: KafkaError) -> Refusal:
     """Return an error's subject by its code. An unknown code may pass with time."""
     return _KINDS.get(error.code(), Refusal.TRANSIENT)

@@ -7,7 +7,7 @@ from thresher.publisher.choice import BackendUnknown, backend, set_backend
 from thresher.publisher.dispatch_table import DispatchRefused
 from thresher.publisher.dispatcher import Cleared, Dispatcher
 from thresher.publisher.encoding import EncodingFailed, as_is, as_json
-from thresher.publisher.kafka_backend import PublishFailed
+from thresher.publisher.kafka_backend import PublishFailed, PublishUnknown
 from thresher.publisher.memory_backend import MemoryBackend
 from thresher.publisher.port import Backend
 from thresher.publisher.publisher import Publisher
@@ -21,6 +21,7 @@ __all__ = [
     "EncodingFailed",
     "MemoryBackend",
     "PublishFailed",
+    "PublishUnknown",
     "Publisher",
     "as_is",
     "as_json",

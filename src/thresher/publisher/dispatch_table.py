@@ -12,7 +12,6 @@
 import os
 import queue
 import selectors
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from psycopg import Connection, IsolationLevel, errors
 from psycopg.pq import Format, TransactionStatus
 
 from thresher.core.errors import InvalidInput, ThresherError
+from thresher.core.fork_safe_lock import ForkSafeLock
 from thresher.core.topic_name import is_topic
 from thresher.db import TableName, statement
 from thresher.db.postgres.arrays import bigint_array
@@ -72,7 +72,7 @@ class DispatchTable:
         self._idle_milliseconds = str(int(idle_seconds * 1000))
         self._begin = statement("dispatch_begin", table)
         self._lock, self._stamp = statement("dispatch_lock", table), statement("dispatch_stamp", table)
-        self._pid, self._changing = 0, threading.Lock()
+        self._pid, self._changing = 0, ForkSafeLock()
         self._slots: queue.LifoQueue[Connection[Any] | None] = queue.LifoQueue()
 
     @contextmanager

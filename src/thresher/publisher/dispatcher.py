@@ -14,7 +14,6 @@ answer, for everything if the database failed.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +22,9 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from thresher.core.errors import InvalidInput, shorten
+from thresher.core.fork_safe_lock import ForkSafeLock
 from thresher.db.problem import DatabaseLost, DatabaseRefused
-from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.refusal import is_refusal
 from thresher.outbox.message import Message
 from thresher.outbox.receipt import Receipt
 from thresher.outbox.shape import Shape
@@ -39,8 +39,6 @@ _ROWS = 500
 # A dispatcher that became unreachable keeps its rows locked for its time-out and this much longer.
 _LATE_SECONDS = 20.0
 _NAMED = 5
-# The broker, or the client itself, refused the record: it is not in Kafka.
-_REFUSED = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +112,7 @@ def judged(
         if row.id in errors and error is None:
             acked.append(row.id)
             continue
-        if error is None or refusal_of(error) in _REFUSED:
+        if error is None or is_refusal(error):
             not_sent += 1
         else:
             unknown += 1
@@ -193,7 +191,7 @@ class Dispatcher:
         self._timeout_seconds, self._rest_seconds, self._clock = timeout_seconds, rest_seconds, clock
         # The end of each topic's cool-down. None stands for everything, after the database failed.
         self._rests: dict[str | None, float] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def __enter__(self) -> "Dispatcher":
         return self

@@ -1,8 +1,8 @@
 """Sends messages to Kafka, and waits until all in-sync replicas have them, or returns at once.
 
 1. There is one idempotent producer with acks=all: order per key is kept, and the client's retries cause no duplicates.
-2. `kafka` returns once every message of a call was answered for. Messages that were refused, or not answered for in
-   time, are in `PublishFailed`; of the latter it is unknown whether they arrived.
+2. `kafka` returns once every message of a call was answered for. Messages that were refused are in `PublishFailed`, and
+   not in Kafka. If some were not answered for in time, it is `PublishUnknown`: those may be in Kafka.
 3. `kafka_async` returns at once, as long as the client's queue has room. Failures are logged and counted at the next
    call, and `flush` then returns False. A process that dies loses unsent messages. For messages that must not be lost,
    use the outbox.
@@ -20,6 +20,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from thresher.core.errors import InvalidInput, ThresherError, shorten
+from thresher.core.fork_safe_lock import ForkSafeLock
+from thresher.kafka.refusal import is_refusal
 from thresher.outbox.admission import InvalidMessage
 from thresher.outbox.message import Message
 
@@ -41,18 +43,38 @@ _POLL_SECONDS = 0.1
 _NAMED = 5
 
 
+# A message, and the reason why it failed.
+Failed = tuple[Message, str]
+
+
 class PublishFailed(ThresherError):  # noqa: N818
-    """Messages were refused or not answered for, each with its reason. All other messages of the call were sent."""
+    """Messages were refused, each with its reason: they are not in Kafka. All other messages of the call were sent."""
 
-    retryable = True
+    def __init__(self, refused: Sequence[Failed], unknown: Sequence[Failed] = ()) -> None:
+        super().__init__(refused, unknown)
+        self.refused, self.unknown = tuple(refused), tuple(unknown)
 
-    def __init__(self, failed: Sequence[tuple[Message, str]]) -> None:
-        super().__init__(failed)
-        self.failed = tuple(failed)
+    @property
+    def failed(self) -> tuple[Failed, ...]:
+        """The messages that were refused, then those of which it is unknown whether they were sent."""
+        return self.refused + self.unknown
 
     def __str__(self) -> str:
-        named = "; ".join(f"{each.topic}, key {shorten(each.key)}: {why}" for each, why in self.failed[:_NAMED])
-        return f"{len(self.failed)} messages were not sent: {named}"
+        parts = []
+        if self.refused:
+            parts.append(f"{len(self.refused)} messages were refused and not sent: {_named(self.refused)}")
+        if self.unknown:
+            parts.append(
+                f"whether {len(self.unknown)} messages were sent is unknown, and sending them again may repeat them: "
+                f"{_named(self.unknown)}"
+            )
+        return "; ".join(parts)
+
+
+class PublishUnknown(PublishFailed):
+    """Messages were not answered for in time (`unknown`): they may or may not be in Kafka. Others may be `refused`."""
+
+    retryable = True
 
 
 class KafkaBackend:
@@ -61,7 +83,7 @@ class KafkaBackend:
     def __init__(self, properties: Mapping[str, Any], *, waits: bool) -> None:
         self._properties = {**_DEFAULTS, **properties, **_OURS}
         self._waits = waits
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         # Belongs to the process `_pid`: in a forked child the client's threads are missing.
         self._producer: Producer | None = None
         self._pid = 0
@@ -70,15 +92,22 @@ class KafkaBackend:
         _backends.add(self)
 
     def publish(self, messages: Sequence[Message], connection: Any) -> None:  # noqa: ARG002 - it needs none
-        """Send messages. Raises `PublishFailed`, or `InvalidMessage` for a partition key, before anything is sent."""
+        """Send messages. Raises `PublishFailed` or `PublishUnknown`.
+
+        Raises `InvalidMessage` for a partition key, before anything is sent.
+        """
         for message in messages:
             if message.partition_key is not None:
                 rule = "only an outbox in Deimos' shape can hold it; give the partition itself"
                 raise InvalidMessage("partition_key", shorten(message.partition_key), rule)
         if self._waits:
-            answers = zip(messages, self.send(messages), strict=True)
-            if failed := [(message, error.str()) for message, error in answers if error is not None]:
-                raise PublishFailed(failed)
+            refused: list[Failed] = []
+            unknown: list[Failed] = []
+            for message, error in zip(messages, self.send(messages), strict=True):
+                if error is not None:
+                    (refused if is_refusal(error) else unknown).append((message, error.str()))
+            if refused or unknown:
+                raise (PublishUnknown if unknown else PublishFailed)(refused, unknown)
             return
         producer = self._made()
         for message in messages:
@@ -162,7 +191,8 @@ class KafkaBackend:
             if error is not None:
                 with self._lock:
                     self.failures += 1
-                logger.error("a message for %s was not sent: %s", message.topic, error.str())
+                text = "was refused and not sent" if is_refusal(error) else "may or may not have been sent"
+                logger.error("a message for %s %s: %s", message.topic, text, error.str())
 
         return answered
 
@@ -177,6 +207,10 @@ def _keep_parents_producers() -> None:
 
 
 os.register_at_fork(after_in_child=_keep_parents_producers)
+
+
+def _named(failed: Sequence[Failed]) -> str:
+    return "; ".join(f"{each.topic}, key {shorten(each.key)}: {why}" for each, why in failed[:_NAMED])
 
 
 class _Call:

@@ -1,9 +1,9 @@
 """Keeps messages in memory: for tests of an application."""
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
+from thresher.core.fork_safe_lock import ForkSafeLock
 from thresher.outbox.message import Message
 
 
@@ -11,7 +11,7 @@ class MemoryBackend:
     """Keeps published messages, in order."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._messages: list[Message] = []
 
     @property

@@ -4,7 +4,6 @@ If any message cannot be encoded, or can never be accepted by Kafka, an error is
 sent. All other guarantees are the backend's.
 """
 
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from confluent_kafka.serialization import MessageField
 
 from thresher.core.errors import InvalidInput, shorten
+from thresher.core.fork_safe_lock import ForkSafeLock
 from thresher.outbox.admission import Admission, InvalidMessage, Limits
 from thresher.outbox.message import Message
 from thresher.outbox.shape import Shape
@@ -45,7 +45,7 @@ class Publisher:
         self._own: Choice | None = None if backend is None else chosen(backend)
         self._value, self._key = value, key
         self._admission = Admission(Shape.THRESHER, limits or Limits())
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._made: dict[Kind, Backend] = {}
 
     def __enter__(self) -> "Publisher":

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, Message
 
+from thresher.kafka.refusal import is_refusal
 from thresher.queue.message import MessageId
 from thresher.queue.problem import SendRefused, SendUnknown
-from thresher.queue.shared_producer import is_refusal
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from thresher.kafka.problem import BrokerLost
-from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.queue.problem import QueueClosed, TopicsUnsuitable
 
 logger = logging.getLogger(__name__)
@@ -25,17 +24,8 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS, _END_SECONDS = 0.02, 1.0
 # How long a caller waits for room in the client's queue, and how often it checks.
 _ROOM_SECONDS, _FULL_SECONDS = 30.0, 0.005
-# The refusals after which the broker certainly does not have the record.
-_REFUSALS = frozenset(
-    {Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT}
-)  # fmt: skip
 
 Report = Callable[[KafkaError | None, Message], None]
-
-
-def is_refusal(error: KafkaError) -> bool:
-    """Return whether the broker, or the client before it, refused a record. Otherwise the outcome is unknown."""
-    return refusal_of(error) in _REFUSALS
 
 
 class SharedProducer:

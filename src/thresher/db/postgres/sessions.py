@@ -190,8 +190,17 @@ def _ours(
 
 def lock_holders(connection: psycopg.Connection[Any], application: str) -> Sequence[LockHolder]:
     """Return the holders of the locks for which the sessions with this application name wait."""
+    return _holders(connection, "waiting.application_name = %s", application)
+
+
+def lock_holders_of(connection: psycopg.Connection[Any], pid: int) -> Sequence[LockHolder]:
+    """Return the holders of the locks for which one session of this role waits."""
+    return _holders(connection, "waiting.pid = %s", pid)
+
+
+def _holders(connection: psycopg.Connection[Any], which: str, wanted: str | int) -> Sequence[LockHolder]:
     with explained():
-        found = OwnCursor(connection).execute(statement("lock_holders"), [application]).fetchall()
+        found = OwnCursor(connection).execute(statement("lock_holders", which=which), [wanted]).fetchall()
     return [
         LockHolder(pid=pid or None, user=user, application=name, state=state, seconds=seconds, query=query)
         for pid, user, name, state, seconds, query in found
