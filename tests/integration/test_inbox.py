@@ -28,7 +28,8 @@ from thresher.inbox import (
     check_inbox,
     create_inbox,
 )
-from thresher.inbox.consuming import Waiting, consume
+from thresher.inbox.consuming import consume
+from thresher.inbox.waiting import Waiting
 
 NAME = TableName(table="thresher_inbox")
 

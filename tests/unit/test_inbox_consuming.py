@@ -16,8 +16,9 @@ from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.inbox import InboxBusy, MessageRepeated, RecordWithoutId
 from thresher.inbox import consuming as module
-from thresher.inbox.consuming import Waiting, consume, id_of
+from thresher.inbox.consuming import consume, id_of
 from thresher.inbox.dead import InboxRecord
+from thresher.inbox.waiting import Waiting
 from thresher.outbox.message import EVENT_ID, Message, with_event_id
 
 

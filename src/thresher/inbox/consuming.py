@@ -17,10 +17,8 @@ The consumer belongs to the caller, is subscribed, and must not commit by itself
 import hashlib
 import inspect
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,12 +28,11 @@ from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
 from thresher.core.errors import InvalidInput, ThresherError
-from thresher.db.lock_holder import held_by
 from thresher.db.postgres.caller_connection import require_connection
-from thresher.db.postgres.sessions import lock_holders_of
 from thresher.inbox.dead import InboxRecord, set_aside
 from thresher.inbox.inbox import LONGEST_ID, Inbox, admitted_context, is_storable
 from thresher.inbox.problem import InboxBusy, MessageRepeated, RecordWithoutId
+from thresher.inbox.waiting import Standing, Waiting, told
 from thresher.kafka.record_headers import headers_of
 from thresher.outbox.message import EVENT_ID
 
@@ -47,12 +44,8 @@ _AT_ONCE, _POLL_SECONDS = 50, 0.5
 _COMMIT_SECONDS = 1.0
 # The pause after a failure: the first one, and the longest.
 _BACK_OFF_SECONDS, _MOST_BACK_OFF_SECONDS = 0.1, 5.0
-# The longest wait for another transaction that processes a record. How long a session waits before the session that
-# blocks it is asked for, and the time-out of that question.
+# The longest wait for another transaction that processes a record.
 _BUSY_SECONDS, _MOST_BUSY_SECONDS = 600.0, 86_400.0
-_ASK_AFTER_SECONDS, _ASK_SECONDS = 0.1, 5
-# The class of errors of transactions that were rolled back because of others.
-_ROLLED_BACK = "40"
 # Errors that the client reports and recovers from by itself.
 _PASSING = frozenset(
     {
@@ -84,16 +77,6 @@ _MOVED = frozenset(
 )
 
 Handler = Callable[[Connection[Any], InboxRecord], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """A record cannot be processed at the moment, for a cause that is not its own: why, and for how long already."""
-
-    record: InboxRecord
-    message_id: str
-    why: str
-    seconds: float
 
 
 class HandlerFailed(ThresherError):  # noqa: N818
@@ -255,7 +238,7 @@ class _Consuming:
         """Process a record, or add it to the dead table; False if neither was done, because of `stop`."""
         message_id = id_of(record, from_place=self.rules.by_place)
         failures, pause = 0, self.rules.back_off_seconds
-        stood = _Standing(self.rules, record, message_id)
+        stood = Standing(record, message_id, busy_seconds=self.rules.busy_seconds, on_wait=self.rules.on_wait)
         while not self.rules.stop():
             try:
                 with stood.watching(self._connected()):
@@ -270,7 +253,7 @@ class _Consuming:
                 if not stood.because_of_the_database(error):
                     failures += 1
                     why = error.__cause__ or error
-                    logger.warning("message %s failed, attempt %d: %s", message_id, failures, _told(why))
+                    logger.warning("message %s failed, attempt %d: %s", message_id, failures, told(why))
                     if failures >= self.rules.attempts and self._set_aside(record, message_id, why, failures):
                         return True
             else:
@@ -315,7 +298,7 @@ class _Consuming:
                 if first:
                     set_aside(
                         connection, inbox.name, record,
-                        context=context, message_id=message_id, reason=_told(error), attempts=failures,
+                        context=context, message_id=message_id, reason=told(error), attempts=failures,
                     )  # fmt: skip
         except MessageRepeated:
             return True
@@ -351,86 +334,6 @@ class _Consuming:
             logger.info("offsets were not committed, so their records will be repeated: %s", error.args[0].str())
 
 
-class _Standing:
-    """The waits of one record for causes that are not its own: each is logged, and told to `on_wait`."""
-
-    def __init__(self, rules: _Rules, record: InboxRecord, message_id: str) -> None:
-        self._rules, self._record, self._message_id = rules, record, message_id
-        self._began = time.monotonic()
-        # Whether another transaction was waited for; and which session has it, as far as known.
-        self._busy = False
-        self._holder: str | None = None
-
-    def because_of_the_database(self, error: Exception) -> bool:
-        """Return whether the database is the cause of an error, and not the handler; if so, tell of the wait."""
-        cause = error.__cause__ or error
-        if (code := _rolled_back(cause)) is not None:
-            logger.warning("message %s is tried again after error %s: %s", self._message_id, code, _told(cause))
-        elif isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            logger.warning("the database is not reachable, waiting for it: %s", error)
-        else:
-            return False
-        self._tell(_told(cause))
-        return True
-
-    def behind_another(self, error: InboxBusy) -> None:
-        """Tell of a wait for another transaction that processes the message. Raises `InboxBusy` once it took too long.
-
-        The first wait is not known to be one before it has ended. Later ones name the session that is waited for.
-        """
-        self._busy = True
-        why = f"{error}; {self._holder}" if self._holder else str(error)
-        record = self._record
-        logger.warning("%s/%d stands still at offset %d: %s", record.topic, record.partition, record.offset, why)
-        if self._tell(why) >= self._rules.busy_seconds:
-            raise InboxBusy(why) from error
-
-    @contextmanager
-    def watching(self, connection: Connection[Any]) -> Iterator[None]:
-        """Ask which session blocks this connection while the block runs, over another connection."""
-        if not self._busy:
-            yield
-            return
-        ended = threading.Event()
-        asking = threading.Thread(target=self._ask, args=(connection, ended), daemon=True)
-        asking.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            asking.join(_ASK_SECONDS)
-
-    def _ask(self, connection: Connection[Any], ended: threading.Event) -> None:
-        info = connection.info
-        pid, dsn, password = info.backend_pid, info.dsn, info.password
-        if ended.wait(_ASK_AFTER_SECONDS):
-            return
-        try:
-            with psycopg.connect(dsn, password=password or None, connect_timeout=_ASK_SECONDS, autocommit=True) as own:
-                self._holder = held_by(lock_holders_of(own, pid))
-        except (psycopg.Error, ThresherError) as error:
-            logger.debug("the session that blocks %d was not found: %s", pid, error)
-
-    def _tell(self, why: str) -> float:
-        seconds = time.monotonic() - self._began
-        self._rules.on_wait(Waiting(record=self._record, message_id=self._message_id, why=why, seconds=seconds))
-        return seconds
-
-
-def _rolled_back(error: BaseException | None) -> str | None:
-    """Return the code of class 40 among an error and its causes; None if there is none."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        # Libraries over the driver wrap its error: as the cause, or as `orig`.
-        for each in (error, getattr(error, "orig", None)):
-            code = getattr(each, "sqlstate", None)
-            if isinstance(code, str) and code.startswith(_ROLLED_BACK):
-                return code
-        error = error.__cause__
-    return None
-
-
 def _is_record(message: Any) -> bool:
     """Whether this is a record, and not an event of the client. Raises `KafkaException` for an error that lasts."""
     error = message.error()
@@ -444,13 +347,6 @@ def _was_ended(error: psycopg.OperationalError) -> bool:
     return not isinstance(
         error, psycopg.errors.IdleInTransactionSessionTimeout | psycopg.errors.QueryCanceled
     )  # fmt: skip
-
-
-def _told(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the __str__ of user code may raise anything
-        return type(error).__name__
 
 
 def _record(message: Any) -> InboxRecord:
