@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
 from tests.relay.relaying import Place, taken_over
+from tests.servers import create_topic
 from thresher.delivery.claims import Claim
 from thresher.delivery.fate import SENT
 from thresher.delivery.names import progress_topic
@@ -55,12 +57,31 @@ def progress_of_all(at: Place) -> bytes:
     )
 
 
-def write(at: Place, *values: bytes, key: bytes = b"", seal: Callable[[bytes, bytes], Any] = lambda *_: None) -> None:
-    """Write records to the relay's progress partition."""
-    producer = Producer({"bootstrap.servers": at.stack.kafka.bootstrap})
+def write(
+    at: Place,
+    *values: bytes,
+    key: bytes = b"",
+    seal: Callable[[bytes, bytes], Any] = lambda *_: None,
+    codec: str = "none",
+) -> None:
+    """Write records to the relay's progress partition, each in a batch of its own if they are compressed."""
+    producer = Producer(
+        {"bootstrap.servers": at.stack.kafka.bootstrap, "compression.type": codec, "message.max.bytes": 1_000_000_000}
+    )
+    refused: list[Any] = []
     for value in values:
-        producer.produce(progress_topic(at.settings().name), value, key, partition=0, headers=seal(key, value))
+        producer.produce(
+            progress_topic(at.settings().name),
+            value,
+            key,
+            partition=0,
+            headers=seal(key, value),
+            on_delivery=lambda error, _: refused.append(error) if error else None,
+        )
+        if codec != "none":
+            producer.flush(60)
     assert producer.flush(60) == 0
+    assert refused == []
 
 
 def test_foreign_progress_records_neither_end_relays_nor_remove_rows(at: Place) -> None:
@@ -88,30 +109,38 @@ def test_foreign_progress_records_neither_end_relays_nor_remove_rows(at: Place) 
     assert numbers(at.read(110)) == list(range(110))
 
 
-def test_unsealed_progress_counts_only_before_the_first_sealed_record(at: Place) -> None:
-    # An earlier version has sent these rows and has not settled them.
-    taken_over(at.settings(shards=1))
-    at.stash(*numbered(at, range(50)))
-    write(at, progress_of_all(at))
-    at.sql("ALTER TABLE thresher_relay DROP COLUMN secret")
-    at.stash(*numbered(at, range(50, 60)))
+@pytest.mark.parametrize(("codec", "size"), [("zstd", 40_000_000), ("gzip", 5_000_000)])
+def test_bombs_in_the_progress_topic_are_passed_unread(at: Place, codec: str, size: int) -> None:
+    at.stash(*numbered(at, range(20)))
     with at.relaying(shards=1) as relaying:
         relaying.until(lambda: at.pending() == 0)
-        assert numbers(at.read(10)) == list(range(50, 60))
-        assert relaying.total("strangers") == 0
-    # From here on an unsealed record is foreign, also when the whole horizon is settled.
-    at.stash(*numbered(at, range(60, 70)))
-    write(at, progress_of_all(at))
-    at.sql("VACUUM FULL outbox")
+    at.stash(*numbered(at, range(20, 40)))
+    # Each takes a few kilobytes, several times as many megabytes, and the same again once Arrow decodes it.
+    bomb = pa.BufferOutputStream()
+    column = pa.Array.from_buffers(pa.int64(), 5_000_000, [None, pa.py_buffer(bytes(40_000_000))])
+    with pa.ipc.new_stream(
+        bomb, pa.schema([("id", pa.int64())]), options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as writer:
+        writer.write_batch(pa.record_batch([column], names=["id"]))
+    inner = bomb.getvalue().to_pybytes()
+    write(at, *[inner] * 30, *[b"x" * size] * 10, codec=codec)
     with at.relaying(shards=1) as relaying:
         relaying.until(lambda: at.pending() == 0)
-        assert numbers(at.read(20)) == list(range(50, 70))
+        assert numbers(at.read(40)) == list(range(40))
+    at.stash(*numbered(at, range(40, 50)))
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: at.pending() == 0)
+    assert numbers(at.read(50)) == list(range(50))
 
 
 def test_rows_for_another_relays_progress_topic_are_dead(at: Place, other: Place) -> None:
     theirs = progress_topic(other.settings().name)
+    # A producer cannot reserve an application's topic by what it writes.
     shown = f"{at.prefix}shown.progress"
-    at.admin.create_topic(shown)
+    create_topic(at.admin, shown)
+    forging = Producer({"bootstrap.servers": at.stack.kafka.bootstrap})
+    forging.produce(shown, b"harm", headers=[("thresher-seal", b"x" * 32)])
+    assert forging.flush(60) == 0
     with other.relaying(shards=1) as relaying:
         relaying.until(lambda: relaying.up)
         at.stash(Message(topic=shown, key="k", value="the progress of a film"))
@@ -124,7 +153,7 @@ def test_rows_for_another_relays_progress_topic_are_dead(at: Place, other: Place
         }
         assert len(at.dead()) == 30
         assert numbers(at.read(10)) == list(range(10))
-        assert [message.value() for message in at.read(1, shown)] == [b"the progress of a film"]
+        assert [message.value() for message in at.read(2, shown)] == [b"harm", b"the progress of a film"]
 
 
 def test_a_role_without_alter_privilege_gets_the_statement(at: Place) -> None:

@@ -109,7 +109,7 @@ def test_a_message_in_progress_survives_marker_retention(topics: QueueTopics) ->
             # The Starts are written again after half of the retention, and the committed offset follows.
             eventually(lambda: tracked_to(topics)[partition] > before, PATIENCE_SECONDS)  # noqa: B023
             remove_before(topics, topics.config.marker_topic, tracked_to(topics))
-        assert figure(tracker, "rewritten") >= 6
+        eventually(lambda: figure(tracker, "rewritten") >= 6, PATIENCE_SECONDS)
     assert tracked_to(topics)[partition] > begun + 3, "the first Starts are gone"
     with tracked(topics) as tracker:
         assert figure(tracker, "in_progress") == 3

@@ -87,16 +87,32 @@ def keep_alive(number: int, after_ms: int, **fields: Any) -> Marker:
     )  # fmt: skip
 
 
-def write(topics: QueueTopics, *markers: Marker | bytes, queue: bytes = b"orders") -> None:
+def write(topics: QueueTopics, *markers: Marker | bytes, queue: bytes = b"orders", compression: str = "none") -> None:
     """Write markers of a queue, as its consumer would, and wait until the broker has them."""
     facts = topics.admin.topic(topics.config.marker_topic)
     assert facts is not None
     partition = murmur2_partition(queue, facts.partitions)
-    producer = Producer({**topics.eyes, "acks": "all", "linger.ms": 0, "message.max.bytes": 1_000_000_000})
+    producer = Producer(
+        {
+            **topics.eyes,
+            "acks": "all",
+            "linger.ms": 0,
+            "message.max.bytes": 1_000_000_000,
+            "compression.type": compression,
+        }
+    )
+    refused: list[Any] = []
     for marker in markers:
         content = marker if isinstance(marker, bytes) else encode(marker)
-        producer.produce(topics.config.marker_topic, content, queue, partition)
+        producer.produce(
+            topics.config.marker_topic,
+            content,
+            queue,
+            partition,
+            on_delivery=lambda error, _: refused.append(error) if error else None,
+        )
     assert producer.flush(30) == 0
+    assert refused == []
 
 
 def redelivered(topics: QueueTopics) -> list[Record]:

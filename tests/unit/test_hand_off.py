@@ -266,9 +266,19 @@ def test_nothing_of_a_refused_transaction_is_committed() -> None:
             assert seen[place - 1] in {ReplaceProducer, Deliver}
 
 
-def test_a_refused_dead_letter_ends_the_consumer_with_a_remedy() -> None:
-    with pytest.raises(DeadLetterRefused, match=r"message 0-1, .*max\.message\.bytes"):
-        Run(exactly_once(batch_of(1), names()), Flush=[TOO_LARGE, TOO_LARGE])
+def test_a_refused_dead_letter_is_written_in_smaller_parts() -> None:
+    run = Run(exactly_once(batch_of(1), names()), Flush=[TOO_LARGE] * 5)
+    tried = [effect.batch for effect in run.seen if isinstance(effect, WriteStarts)]
+    assert [(each.dead_reason, each.part_bytes) for each in tried] == [
+        (None, None), ("too large", None), ("too large", 500_000), ("too large", 100_000), ("too large", 10_000),
+        ("too large", 0),
+    ]  # fmt: skip
+    assert run.seen[-1] == Deliver(tried[-1])
+
+
+def test_only_a_letter_refused_without_its_content_ends_the_consumer() -> None:
+    with pytest.raises(DeadLetterRefused, match=r"message 0-1, even without its content"):
+        Run(exactly_once(batch_of(1), names()), Flush=[TOO_LARGE] * 6)
 
 
 # At least once
@@ -360,6 +370,10 @@ def test_a_batch_given_up_by_a_rebalance_keeps_the_membership() -> None:
 # Starts and answers as records
 
 
+def nowhere(_: bytes) -> int:
+    raise AssertionError("one record needs no chosen partition")
+
+
 CONFIG: QueueConfig = configured({"bootstrap-servers": "localhost:1", "message-topic": "m", "marker-topic": "k"})
 
 
@@ -367,7 +381,7 @@ def test_a_start_holds_the_whole_message() -> None:
     told = (("thresher-delivery-count", b"3"), ("thresher-origin-id", b"7-8"), ("thresher-enqueued-at", b"99"))
     read = record_of(MessageId(0, 1), b"pay", (("h", b"v"), ("n", None), *told), 5)
     ((topic, content, key, partition, _, headers),) = records_of(
-        b"q", Batch(records=(read,), spans={0: Span(0, 2)}), CONFIG, 4
+        b"q", Batch(records=(read,), spans={0: Span(0, 2)}), CONFIG, 4, nowhere
     )
     assert (topic, key, partition, headers) == ("k", b"q", 4, None)
     assert decode(content or b"") == Marker(
@@ -386,7 +400,7 @@ def test_a_start_holds_the_whole_message() -> None:
 def test_a_dead_letter_holds_the_message_and_its_reason() -> None:
     read = record_of(MessageId(0, 1), b"pay", (("h", b"v"),), 5)
     batch = Batch(records=(read,), spans={0: Span(0, 2)}).dead("too large")
-    ((topic, content, key, partition, _, headers),) = records_of(b"q", batch, CONFIG, 4)
+    ((topic, content, key, partition, _, headers),) = records_of(b"q", batch, CONFIG, 4, nowhere)
     assert (topic, content, key, partition) == ("m.dead", b"pay", b"0-1@5/q", -1)
     assert headers is not None
     assert dict(headers)["h"] == b"v"
@@ -394,7 +408,7 @@ def test_a_dead_letter_holds_the_message_and_its_reason() -> None:
 
 
 def test_a_batch_of_other_queues_records_has_no_starts() -> None:
-    assert records_of(b"q", batch_of(), CONFIG, 0) == []
+    assert records_of(b"q", batch_of(), CONFIG, 0, nowhere) == []
 
 
 @pytest.mark.parametrize("refusal", [Refusal.ROW, Refusal.SIZE, Refusal.TIME])

@@ -43,7 +43,9 @@ def test_heartbeats_of_another_member_do_not_count() -> None:
     assert not mine.confirm(beat)
 
 
-@pytest.mark.parametrize("value", [None, b"", b"{}", b"[1]", b"7", b"\xff", b'{"view": 1, "beat": {}}', b"null"])
+@pytest.mark.parametrize(
+    "value", [None, b"", b"{}", b"[1]", b"7", b"\xff", b'{"view": 1, "beat": {}}', b"null", b"[" * 100_000]
+)
 def test_foreign_records_are_skipped(value: bytes | None) -> None:
     heartbeats = LeaderHeartbeats("g", recorded=True, began=0.0)
     heartbeats.beat(1.0)

@@ -19,8 +19,8 @@ from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import Undelivered
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId
 from thresher.tracker import claims, partition_writer
-from thresher.tracker.partition_writer import Committed, PartitionWriter, RecordRefused, Refused, Undone
-from thresher.tracker.protocol.transaction import Redelivered, Transaction
+from thresher.tracker.partition_writer import Committed, PartitionWriter, Refused, Undone
+from thresher.tracker.protocol.transaction import RecordRefused, Redelivered, RefusedKind, Transaction
 from thresher.tracker.settings import TrackerSettings
 
 SETTINGS = TrackerSettings(message_topic="m", marker_topic="k", dead_topic="m.dead", kafka={})
@@ -218,7 +218,9 @@ def test_a_refused_message_is_reported_and_the_writer_continues(broker: Broker, 
     start = Marker(type=MarkerType.START, message_id=MessageId(0, 1), key=b"q")
     for refusal in (Refusal.SIZE, Refusal.ROW):
         broker.faults = [fault(refusal)]
-        assert writer.write(Transaction(offset=5, fates=(Redelivered(marker=start),)), 1) == Refused(why="no")
+        assert writer.write(Transaction(offset=5, fates=(Redelivered(marker=start),)), 1) == Refused(
+            why="no", kind=RefusedKind.MESSAGE
+        )
     assert writer.write(MARK, 1) == Committed()
 
 

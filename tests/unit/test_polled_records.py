@@ -75,6 +75,21 @@ def test_a_record_larger_than_a_batch_goes_alone() -> None:
     assert places(polled.cut(10)) == [(0, 1)]
 
 
+def test_a_message_larger_than_any_of_ours_is_a_dead_letter_alone() -> None:
+    intake = PolledRecords(most_skipped=10, most_bytes=1_000, largest=100)
+    intake.give(0, 0)
+    for offset, size in enumerate((1, 101, 100, 700_000)):
+        intake.add(record(0, offset, size))
+    found = [batch for _ in range(4) if (batch := intake.cut(10)) is not None]
+    assert [(places(batch), batch.dead_reason is not None, batch.part_bytes) for batch in found] == [
+        ([MessageId(0, 0)], False, None),
+        ([MessageId(0, 1)], True, 500_000),
+        ([MessageId(0, 2)], False, None),
+        ([MessageId(0, 3)], True, 500_000),
+    ]
+    assert found[1].dead_reason == "it has 101 bytes, and max-message-bytes is 100"
+
+
 def test_an_empty_poll_makes_no_batch() -> None:
     assert intake_of(0, 1).cut(10, pass_skipped=True) is None
 

@@ -1,5 +1,7 @@
 """Headers carry a record's past. With any headers, the message is read, started and delivered."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -7,15 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.queue.message import Message, Progress
-from thresher.queue.wire.dead_letter import dead_headers, dead_key, dead_letter_of
+from thresher.queue.wire.dead_letter import (
+    MOST_KEPT,
+    DeadLetter,
+    assembled,
+    dead_letter_of,
+    dead_records,
+    is_part,
+    next_part_bytes,
+)
 from thresher.queue.wire.marker import Headers, Marker, MarkerType, MessageId, decode, encode
 from thresher.queue.wire.record import (
-    DEAD_REASON,
     DELIVERY_COUNT,
     ENQUEUED_AT,
     FIRST_STARTED,
     ORIGIN_ID,
     OWN,
+    Record,
     headers_of,
     limit_headers,
     record_of,
@@ -27,7 +37,9 @@ TIME = 1_700_000_000_000
 HOSTILE = [b"", b"-1", b"0", b"9" * 9, b"9" * 14, b"9" * 18, b"9" * 400, b"1.5", b" 1", b"1-", b"-", b"1-2-3", b"\xb2"]
 numbers = st.one_of(st.sampled_from(HOSTILE), st.from_regex(rb"[0-9]+-?[0-9]*", fullmatch=True))
 own_headers = st.tuples(st.sampled_from(sorted(OWN)), numbers)
-other_headers = st.tuples(st.text(max_size=20) | st.sampled_from(sorted(OWN)), st.none() | st.binary(max_size=40))
+# The client ends a name at NUL.
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+other_headers = st.tuples(names | st.sampled_from(sorted(OWN)), st.none() | st.binary(max_size=40))
 header_lists = st.lists(own_headers | other_headers, max_size=8).map(tuple)
 
 
@@ -75,11 +87,9 @@ def test_limits_and_the_first_start_read_back_the_same() -> None:
 
 def test_a_dead_letter_has_queue_and_origin_as_key() -> None:
     record = record_of(PLACE, b"payload", ((ORIGIN_ID, b"1-2"), ("h", b"v")), TIME)
-    key, headers = dead_key(b"a/b", record), dead_headers(record, "too large")
-    assert key == b"1-2@%d/a/b" % TIME
-    letter = dead_letter_of(MessageId(0, 9), key, b"payload", tuple(headers), TIME)
-    assert letter is not None
-    assert (letter.key, letter.queue, letter.reason) == (key, b"a/b", "too large")
+    letter = read_again(record, "too large", None)
+    assert letter.key == b"1-2@%d/a/b" % TIME
+    assert (letter.queue, letter.reason, letter.incomplete) == (b"a/b", "too large", None)
     assert letter.record.origin_id == MessageId(1, 2)
     assert letter.record.headers == (("h", b"v"),)
 
@@ -90,7 +100,11 @@ def test_a_record_with_another_key_is_no_dead_letter(key: bytes) -> None:
 
 
 def test_a_reason_that_is_not_utf8_is_written() -> None:
-    assert dict(dead_headers(record_of(PLACE, b"", (), TIME), "\ud800"))[DEAD_REASON] == b"?"
+    assert read_again(record_of(PLACE, b"", (), TIME), "\ud800", None).reason == "?"
+
+
+def test_a_reason_of_any_length_fits_into_a_header() -> None:
+    assert len(read_again(record_of(PLACE, b"", (), TIME), "x" * 1_000_000, None).reason) == 1_000
 
 
 @pytest.mark.parametrize("content", [value for value in HOSTILE if value != b"9" * 9])
@@ -149,7 +163,49 @@ def test_no_header_breaks_an_applications_receive(headers: Headers) -> None:
 @given(header_lists)
 def test_a_dead_letter_of_any_record_can_be_replayed(headers: Headers) -> None:
     record = record_of(PLACE, b"payload", headers, TIME)
-    assert record_of(PLACE, b"payload", tuple(dead_headers(record, "why")), TIME) == record
+    letter = read_again(record, "why", None)
+    assert replace(letter.record, message_id=PLACE) == record
+
+
+@given(header_lists, st.binary(max_size=300), st.integers(1, 200))
+def test_a_letter_in_parts_is_read_as_the_whole_message(headers: Headers, payload: bytes, part_bytes: int) -> None:
+    record = record_of(PLACE, payload, headers, TIME)
+    letter = read_again(record, "why", part_bytes)
+    assert replace(letter.record, message_id=PLACE) == record
+    assert (letter.reason, letter.incomplete, len(letter.parts) > 0) == ("why", None, True)
+
+
+def test_a_letter_without_one_of_its_parts_says_so() -> None:
+    letter = read_again(record_of(PLACE, b"payload" * 10, (), TIME), "why", 10, without=2)
+    assert letter.incomplete is not None
+    assert letter.incomplete.startswith("1 of its ")
+
+
+def test_a_huge_message_is_cut_and_says_so() -> None:
+    record = record_of(PLACE, b"ab" * 10_000_000, (("h", b"v"),), TIME)
+    letter = read_again(record, "why", 500_000)
+    assert letter.record.payload == record.payload[:MOST_KEPT]
+    assert letter.incomplete == f"its content of {record.size:,} bytes was cut when the letter was written"
+    assert read_again(record, "why", 0).record.payload == b""
+
+
+def test_each_refusal_makes_parts_smaller_until_nothing_is_left() -> None:
+    tried: list[int | None] = [None]
+    while (smaller := next_part_bytes(tried[-1])) is not None:
+        tried.append(smaller)
+    assert tried == [None, 500_000, 100_000, 10_000, 0]
+
+
+def read_again(record: Record, reason: str, part_bytes: int | None, *, without: int | None = None) -> DeadLetter:
+    """Return the letter of a message, as it is read; `without` is the number of a part that is lost."""
+    written = dead_records("dead", b"a/b", record, reason, part_bytes=part_bytes, partition_of=lambda _: 4)
+    assert {place for _, _, _, place, _, _ in written} == {-1 if part_bytes is None else 4}
+    *parts, (_, payload, key, _, _, headers) = written
+    assert all(is_part(each[2] or b"") for each in parts)
+    letter = dead_letter_of(MessageId(0, 9), key or b"", payload or b"", tuple(headers), TIME)
+    assert letter is not None
+    found = {each[2] or b"": each[1] or b"" for number, each in enumerate(parts) if number != without}
+    return assembled(letter, found)
 
 
 def test_a_header_name_that_is_not_utf8_can_be_sent() -> None:
@@ -157,3 +213,14 @@ def test_a_header_name_that_is_not_utf8_can_be_sent() -> None:
     for name, _ in headers_of(record):
         name.encode()
     assert (r"\xff-name", b"v") in headers_of(record)
+
+
+def test_a_header_name_with_nul_can_be_sent() -> None:
+    record = record_of(PLACE, b"", (("a\0b", b"v"),), TIME)
+    assert (r"a\x00b", b"v") in headers_of(record)
+
+
+@pytest.mark.parametrize("given", [-1, -(2**62), 2**62])
+def test_a_time_that_no_calendar_has_is_replaced(given: int) -> None:
+    at = record_of(PLACE, b"", (), given).enqueued_at_ms
+    assert datetime.fromtimestamp(at / 1000, UTC).year in {1970, 9999}

@@ -1,13 +1,17 @@
 """A tracker's decisions by markers: deadlines, grace, marks, limits, and Starts that are written again."""
 
+import random
+from typing import Any
+
 import pytest
 
 from tests.tracker.simulated_log import SimulatedLog
 from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
+from thresher.tracker.protocol.started import Packed, packed, size_of, unpacked
 from thresher.tracker.protocol.state import Messages
-from thresher.tracker.protocol.tracking import MOST_MESSAGES, Rules
-from thresher.tracker.protocol.transaction import Dead, Redelivered, Transaction
+from thresher.tracker.protocol.tracking import MOST_MESSAGES, Rules, Tracking
+from thresher.tracker.protocol.transaction import Dead, RecordRefused, Redelivered, RefusedKind, Transaction
 
 
 def log(**rules: object) -> SimulatedLog:
@@ -267,6 +271,96 @@ def test_many_messages_go_in_bounded_transactions() -> None:
     found.run(3_000)
     sizes = [len(each.fates) for each in found.transactions if each.fates]
     assert sizes == [MOST_MESSAGES, MOST_MESSAGES, 1]
+
+
+def test_a_refused_letter_is_written_in_smaller_parts() -> None:
+    found = log()
+    found.start(1, 60_000)
+    found.start(2, 60_000)
+    for number in (1, 2):
+        found.keep_alive(number, 0, reject_reason="no" * 1_500)
+    tried = []
+    for _ in range(200):
+        transaction = next_transaction(found)
+        if transaction is None:
+            continue
+        one = [each for each in transaction.fates if isinstance(each, Dead) and each.marker.message_id.offset == 1]
+        if one and one[0].part_bytes != 0:
+            tried += [each.part_bytes for each in one] if len(transaction.fates) == 1 else []
+            found.tracking.refused(transaction, "too large", RefusedKind.LETTER)
+            continue
+        found.commit(transaction)
+        found.tracking.committed(transaction, found.now_ms / 1000)
+    assert tried == [None, 500_000, 100_000, 10_000]
+    assert sorted(fates(found)) == [(1, "rejected"), (2, "rejected")]
+    assert {len(each.fate.reason) for each in found.decided if isinstance(each.fate, Dead)} == {1_000}
+
+
+def test_only_a_letter_refused_without_its_content_ends_the_tracker() -> None:
+    found = log()
+    found.start(1, 60_000)
+    found.keep_alive(1, 0, reject_reason="no")
+
+    def refuse_every_letter() -> None:
+        for _ in range(200):
+            transaction = next_transaction(found)
+            if transaction is not None and transaction.fates:
+                found.tracking.refused(transaction, "too large", RefusedKind.LETTER)
+            elif transaction is not None:
+                found.commit(transaction)
+                found.tracking.committed(transaction, found.now_ms / 1000)
+
+    with pytest.raises(RecordRefused, match="even without its content"):
+        refuse_every_letter()
+
+
+def test_a_start_that_cannot_be_copied_becomes_a_dead_letter() -> None:
+    found = log(rewrite_after_ms=1_000)
+    for number in range(5):
+        found.start(number, 600_000)
+    for _ in range(200):
+        transaction = next_transaction(found)
+        if transaction is None:
+            continue
+        if any(each.message_id.offset == 3 for each in transaction.copies):
+            found.tracking.refused(transaction, "too large", RefusedKind.COPY)
+            continue
+        found.commit(transaction)
+        found.tracking.committed(transaction, found.now_ms / 1000)
+    assert fates(found) == [(3, "refused")]
+    assert len(found.tracking.messages) == 4
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        {"key": b"q" * 1_001},
+        {"origin_id": MessageId(-2, 1)},
+        {"origin_id": MessageId(1, -1)},
+        {"type": MarkerType.KEEPALIVE, "reject_reason": "x" * 6_000},
+    ],
+)
+def test_markers_that_no_program_of_ours_writes_are_skipped(marker: dict[str, Any]) -> None:
+    found = Tracking(0, 0, Rules())
+    given: dict[str, Any] = {"type": MarkerType.START, "message_id": MessageId(0, 1), "key": b"q", **marker}
+    found.take(0, 1_000, b"q", encode(Marker(**given)), 0.0)
+    assert found.figures.counts["malformed"] == 1
+    assert len(found.messages) == 0
+
+
+def test_a_large_start_is_kept_small_and_returned_whole() -> None:
+    whole = encode(
+        Marker(type=MarkerType.START, message_id=MessageId(0, 1), key=b"q", value=bytes(1_000_000))
+    )  # fmt: skip
+    found = Tracking(0, 0, Rules())
+    found.take(0, 1_000, b"q", whole, 0.0)
+    (message,) = found.messages.oldest(1, lambda _: True)
+    assert isinstance(message.content, Packed)
+    assert len(message.content.compressed) < 10_000
+    assert (unpacked(message.content), size_of(message.content)) == (whole, len(whole))
+    assert packed(b"small") == b"small"
+    noise = random.Random(1).randbytes(100_000)
+    assert packed(noise) is noise
 
 
 def test_a_refused_message_is_found_and_becomes_dead() -> None:

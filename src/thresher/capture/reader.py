@@ -7,6 +7,7 @@
 """
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,9 +21,13 @@ from thresher.kafka.assigned_reader import problem_of
 from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import broker_problem
 from thresher.kafka.record_headers import headers_of
+from thresher.kafka.unreadable_batch import unreadable_from
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
+_events = logging.getLogger(__name__)
+# How often a batch that cannot be decompressed is reported.
+_UNREADABLE_SECONDS = 60.0
 # Defaults that a configuration may override. A long idle fetch delays the end-of-partition event; a long back-off
 # delays reading after the broker's restart.
 _DEFAULTS: dict[str, Any] = {
@@ -48,6 +53,8 @@ class TopicsReader:
         self._watches = {topic: PartitionWatch(topic, client, timings=self._timings, errors=errors) for topic in topics}
         # The next offset to read.
         self._positions: dict[Place, int] = {}
+        # When an unreadable batch of a partition was last reported.
+        self._told_at: dict[str, float] = {}
         self._consumer = Consumer(
             {
                 **_DEFAULTS,
@@ -150,11 +157,26 @@ class TopicsReader:
             if topic is not None and partition is not None and offset is not None and offset >= 0:
                 ends[topic, partition] = max(offset, ends.get((topic, partition), 0))
             return
+        if (first := unreadable_from(message)) is not None:
+            # It may hold records, so the partition waits. The other partitions go on.
+            self._note_unreadable(f"{topic}/{partition}", first)
+            return
         what = "the captured topics" if topic is None else f"{topic}/{partition}"
         if (problem := problem_of(error, what)) is not None:
             if isinstance(problem, PositionLost):
                 raise PositionLost(f"{problem}: run 'thresher capture adopt' to go on without the removed records")
             raise problem
+
+    def _note_unreadable(self, where: str, first: int) -> None:
+        """Report a batch that the client cannot decompress, once a minute."""
+        now = time.monotonic()
+        if now - self._told_at.get(where, float("-inf")) > _UNREADABLE_SECONDS:
+            self._told_at[where] = now
+            _events.error(
+                "%s waits: the batch at offset %d cannot be decompressed; raise its receive.message.max.bytes",
+                where,
+                first,
+            )
 
 
 def _record(message: Message) -> CapturedRecord:

@@ -6,7 +6,7 @@ which they were read, and the number of rows in a row on which transforms failed
 
 import enum
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -31,8 +31,8 @@ _FLAWS = {
 }
 # The end of the year 9999 in microseconds: Kafka's clients cannot show a later time, and it is surely a mistake.
 _LATEST = 253_402_300_800_000_000
-# Returns whether a topic is reserved: no row may be sent to it.
-Reserved = Callable[[str], bool]
+# Returns which of these topics are reserved: no row may be sent to them.
+Reserved = Callable[[Collection[str]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class NothingYet(enum.Enum):
 NOTHING_YET = NothingYet.NOTHING_YET
 
 
-def nothing_reserved(_: str) -> bool:
+def nothing_reserved(_: Collection[str]) -> Collection[str]:
     """Reserve no topic: rows may be sent to any."""
-    return False
+    return ()
 
 
 def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
@@ -104,7 +104,7 @@ def column_rows(batch: pa.RecordBatch, reserved: Reserved = nothing_reserved) ->
     distinct = frozenset(topics)
     headers = _headers(names, values)
     placed = partitions.null_count < batch.num_rows
-    if headers is None or not all(map(is_topic, distinct)) or any(map(reserved, distinct)):
+    if headers is None or not all(map(is_topic, distinct)) or reserved(distinct):
         return None
     if placed and pc.min(partitions).as_py() < 0:
         return None
@@ -141,7 +141,7 @@ def _plain_columns(few: FewRows, reserved: Reserved) -> ColumnRows | None:
     if any(column.count(None) < count for column in (moments, *rest)):
         return None
     distinct = frozenset(topics)
-    if None in distinct or not all(map(is_topic, distinct)) or any(map(reserved, distinct)):
+    if None in distinct or not all(map(is_topic, distinct)) or reserved(distinct):
         return None
     placed = partitions.count(None) < count
     if placed and min(partition for partition in partitions if partition is not None) < 0:
@@ -263,7 +263,7 @@ def _plans(
     reserved: Reserved,
 ) -> list[Record | Dead]:
     named = {topic for topic in set(topics) if topic is not None and is_topic(topic)}
-    good = {topic for topic in named if not reserved(topic)}
+    good = named.difference(reserved(named))
     plans: list[Record | Dead] = []
     add = plans.append
     for topic, key, value, header_names, header_values, partition, moment in zip(

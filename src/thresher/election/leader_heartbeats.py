@@ -60,5 +60,5 @@ class LeaderHeartbeats:
         try:
             found = json.loads(text or "")
             return self._beats.get(found["beat"]) if found["view"] == self._view else None
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None

@@ -1,6 +1,5 @@
 """The administration of a cluster: its brokers, its topics and their sizes. No records are read or written here."""
 
-import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -166,11 +165,24 @@ class Admin:
 
     def min_in_sync(self, names: Collection[str]) -> dict[str, int]:
         """Return each topic's `min.insync.replicas`. A topic whose answer is an error is left out."""
+        found = self.topic_configs(names, seconds=_SHORT_SECONDS)
+        return {
+            name: int(answer["min.insync.replicas"])
+            for name, answer in found.items()
+            if not isinstance(answer, KafkaError)
+        }
+
+    def topic_configs(
+        self, names: Collection[str], *, seconds: float = _REQUEST_SECONDS
+    ) -> dict[str, dict[str, str] | KafkaError]:
+        """Return the configurations of topics, with the defaults in effect, by one request; or a topic's error."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        found: dict[str, int] = {}
-        for resource, future in self.client.describe_configs(resources, request_timeout=_SHORT_SECONDS).items():
-            with contextlib.suppress(KafkaException):
-                found[resource.name] = int(future.result()["min.insync.replicas"].value)
+        found: dict[str, dict[str, str] | KafkaError] = {}
+        for resource, future in self.client.describe_configs(resources, request_timeout=seconds).items():
+            try:
+                found[resource.name] = {name: str(entry.value) for name, entry in future.result().items()}
+            except KafkaException as error:
+                found[resource.name] = error.args[0]
         return found
 
     def unhealthy(self) -> list[str]:

@@ -7,6 +7,9 @@
 4. A broker that restarts or does not answer ends nothing: `poll` returns no events until it is back. An error that a
    retry cannot mend is raised, and the reader is closed by its owner.
 
+5. A batch that the client cannot decompress is stepped over, and announced by `UnreadableBatch`. A reader of a topic
+   whose records must not be left out does not use this class.
+
 It commits nothing: after a crash its owner starts again from the offsets that it has stored.
 """
 
@@ -35,6 +38,7 @@ from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTi
 from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.unreadable_batch import unreadable_at, unreadable_from
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
@@ -89,7 +93,16 @@ class PartitionAdded:
     partition: int
 
 
-ReadEvent = ConsumerRecord | EndOfPartition | PartitionAdded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableBatch:
+    """The reader steps over a batch that the client cannot decompress: the offsets from `first` to before `after`."""
+
+    partition: int
+    first: int
+    after: int
+
+
+ReadEvent = ConsumerRecord | EndOfPartition | PartitionAdded | UnreadableBatch
 
 
 class AssignedReader:
@@ -113,6 +126,9 @@ class AssignedReader:
         self._topic, self._starts, self._owns = topic, dict(starts or {}), owns
         self._timings, self._monotonic = timings or WatchTimings(), monotonic
         self._count = 0
+        # By partition: the end of the last unreadable batch.
+        self._stepped: dict[int, int] = {}
+        self._properties = {**config, "isolation.level": isolation}
         errors: list[KafkaError] = []
         asking: dict[str, Any] = {"log_level": 2, **config, "error_cb": errors.append}
         client = AdminClient(asking, logger=_logger)
@@ -178,6 +194,8 @@ class AssignedReader:
                 events.append(_record(message))
             elif error.code() == KafkaError._PARTITION_EOF:
                 events.append(EndOfPartition(partition=_number(message.partition()), offset=_number(message.offset())))
+            elif (offset := unreadable_from(message)) is not None:
+                events += self._step_over(_number(message.partition()), offset)
             elif (problem := problem_of(error, f"{self._topic}/{message.partition()}")) is not None:
                 raise problem
         return events
@@ -194,6 +212,17 @@ class AssignedReader:
     def resume(self, partitions: Iterable[int]) -> None:
         """Continue with partitions where they were paused."""
         self._consumer.resume([TopicPartition(self._topic, partition) for partition in partitions])
+
+    def _step_over(self, partition: int, first: int) -> list[ReadEvent]:
+        """Go on behind an unreadable batch; return no event if the batch was stepped over already."""
+        if first < self._stepped.get(partition, 0):
+            return []
+        found = unreadable_at(self._topic, partition, first, self._properties)
+        if found is None:
+            return []
+        self._stepped[partition] = found.after
+        self.seek(partition, found.after)
+        return [UnreadableBatch(partition=partition, first=first, after=found.after)]
 
     def _open(self) -> None:
         deadline = self._monotonic() + self._timings.answer_seconds + self._timings.missing_seconds

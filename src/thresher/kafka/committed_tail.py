@@ -6,6 +6,8 @@
    record therefore has an **opener** committed after the end was sampled: an empty record with an unpredictable key or
    header. The reader reads until it finds the opener, so it has read everything that was committed before.
 3. Empty records are left out, unless they have a key and the caller wants them.
+4. Anybody may have written to the partition. The client fetches little at once, and decompresses at most 16 MB of zstd.
+   A batch that it cannot decompress is stepped over: it is larger than any that our producers write.
 
 Reading changes nothing, so a crash here has no effect.
 """
@@ -26,15 +28,28 @@ from confluent_kafka import (
 )
 
 from thresher.core.errors import ThresherError
+from thresher.kafka.problem import BrokerLost, BrokerRefused
 from thresher.kafka.record_headers import RecordHeaders, headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.transactional import Produced
+from thresher.kafka.unreadable_batch import unreadable_at, unreadable_from
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 15.0
 # How often the client is made to ask for the partition's leader, until the opener is found.
 _LEADER_SECONDS = 1.0
+# A fetch returns one batch at least, and each is decompressed before any is looked at.
+_SMALL_FETCHES = {
+    "fetch.message.max.bytes": 65_536,
+    "message.max.bytes": 1_000_000,
+    "fetch.max.bytes": 4_000_000,
+    "queued.max.messages.kbytes": 16_384,
+    # By default, the client waits a second after each record that fills its queue.
+    "fetch.queue.backoff.ms": 5,
+    "fetch.error.backoff.ms": 50,
+    "receive.message.max.bytes": 16_000_000,
+}
 # Offsets to go back at first. A transaction takes two, for its record and its marker; some take one.
 _FIRST_STEP = 24
 
@@ -112,14 +127,14 @@ class CommittedTail:
         self._opener: Opener | None = None
         # The partition's first offset, and its end: the sampled end, or the opener's offset once that was found.
         self.first = self.end = 0
+        self._properties = {**config, "isolation.level": "read_committed", **_SMALL_FETCHES}
         self._consumer = Consumer(
             {
                 "log_level": 2,
-                **config,
+                **self._properties,
                 "group.id": f"{topic}.recovery",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "fetch.wait.max.ms": 10,
@@ -220,6 +235,11 @@ class CommittedTail:
                     if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                         # The client asks for a group, which this reader does not need.
                         continue
+                    if (first := unreadable_from(message)) is not None:
+                        self._step_over(first)
+                        deadline = time.monotonic() + self._request_seconds
+                        # The other messages of this read are stale: reading begins again behind the batch.
+                        break
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         raise self._problem(f"{self._where} cannot be read", error)
                     yield message
@@ -234,6 +254,18 @@ class CommittedTail:
             raise self._problem(f"{self._where} cannot be read", caught.args[0]) from caught
         finally:
             self._consumer.unassign()
+
+    def _step_over(self, first: int) -> None:
+        """Go on behind a batch that the client cannot read."""
+        self._consumer.unassign()
+        try:
+            found = unreadable_at(self._topic, self._partition, first, self._properties)
+        except BrokerLost as error:
+            raise TailUnread(str(error)) from error
+        except BrokerRefused as error:
+            raise TailRefused(str(error)) from error
+        _logger.warning("%s: the batch at offset %d cannot be decompressed, and is ignored", self._where, first)
+        self._consumer.assign([TopicPartition(self._topic, self._partition, first if found is None else found.after)])
 
     def _ask_for_leader(self) -> None:
         """Make the client refresh the partition's leader: the broker that it reads from may be an outdated leader."""

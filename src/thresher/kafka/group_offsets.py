@@ -56,7 +56,7 @@ def group_offsets(
     places = [TopicPartition(topic, partition) for partition in partitions]
     what = f"the offsets of the group {group} in {topic} are unknown"
     # Not the admin client: its request crashes the process if the coordinator is not ready (librdkafka 2.16).
-    with _no_member(config, group) as client:
+    with no_member(config, group) as client:
         while (left := deadline - time.monotonic()) > 0:
             try:
                 found = client.committed(places, min(left, _ASK_SECONDS))
@@ -83,12 +83,12 @@ def group_offsets(
 
 def group_metadata(config: Mapping[str, Any], group: str) -> object:
     """Return group metadata for a producer that is no member and sends the group's offsets. Sends no request."""
-    with _no_member(config, group) as client:
+    with no_member(config, group) as client:
         return client.consumer_group_metadata()
 
 
 @contextmanager
-def _no_member(config: Mapping[str, Any], group: str) -> Iterator[Consumer]:
+def no_member(config: Mapping[str, Any], group: str) -> Iterator[Consumer]:
     """Create a consumer that knows a group and does not join it. `read_committed` makes it wait for transactions."""
     client = Consumer(
         {

@@ -137,8 +137,8 @@ class QueueConfig(Form):
         ge=1_000,
         le=100_000_000,
         alias="max-message-bytes",
-        description="The maximum size of a message in bytes, including its queue's id and its headers. A larger "
-        "message is refused before it is sent.",
+        description="The maximum size of a message in bytes, uncompressed, including its queue's id and its headers. A "
+        "larger message is refused before it is sent; if another program sent it, it becomes a dead letter.",
     )
     send_timeout: int = Field(
         default=30_000,

@@ -27,6 +27,7 @@ from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
 from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.unreadable_batch import unreadable_from
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.message import Message as ReceivedMessage
 from thresher.queue.problem import TopicsUnsuitable
@@ -265,6 +266,11 @@ def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
     )
 
 
+def queues_with_groups(admin: Admin) -> set[bytes]:
+    """Return the queues that have a consumer group. Raises `BrokerLost` or `BrokerRefused`."""
+    return set(_members(admin))
+
+
 def _started(config: QueueConfig, ends: Mapping[int, PartitionEnds]) -> tuple[StartedMessages, int]:
     """Read the markers; return the messages in progress, and the number of records that are not markers."""
     started, malformed = StartedMessages(), 0
@@ -366,6 +372,11 @@ def _records(reader: Consumer, place: TopicPartition, end: int) -> Iterator[Mess
             heard = time.monotonic()
             if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
                 # The client retries temporary errors, such as a change of leader. Access to the group is not needed.
+                if (first := unreadable_from(message)) is not None:
+                    raise BrokerRefused(
+                        f"{what}: the batch at offset {first} cannot be decompressed; raise "
+                        "receive.message.max.bytes in 'consumer'"
+                    )
                 if refusal_of(error) is not Refusal.TRANSIENT and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise broker_problem(what, error)
                 continue

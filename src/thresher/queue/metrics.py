@@ -50,6 +50,9 @@ _COUNTERS = {
     ),
     "rebalances": _family("rebalances", MetricKind.COUNTER, "Assignments of partitions to consumers"),
     "skipped": _family("records_skipped", MetricKind.COUNTER, "Records of other queues that were read and skipped"),
+    "unreadable": _family(
+        "unreadable_batches", MetricKind.COUNTER, "Tries to read a batch that the client cannot decompress"
+    ),
     "removed": _family(
         "records_removed", MetricKind.COUNTER, "Offsets that retention removed before they were read"
     ),

@@ -21,13 +21,11 @@ from thresher.queue.problem import MessageInvalid, QueueClosed, SendRefused, Sen
 from thresher.queue.sent import Sent, unknown
 from thresher.queue.shared_producer import SharedProducer
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, encode
-from thresher.queue.wire.record import OWN, limit_headers
+from thresher.queue.wire.record import HEADER_BYTES, OWN, limit_headers
 
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 # The marker topic, and a function that returns a queue's marker partition.
 MarkerPlace = tuple[str, Callable[[bytes], int]]
-# The overhead of a header, in addition to its name and value.
-_HEADER_BYTES = 16
 _MOST_DELIVERIES, _MOST_TTL_SECONDS = 1_000_000, 315_360_000.0
 
 
@@ -198,7 +196,7 @@ class QueueProducer:
             raise MessageInvalid(f"a payload is bytes or text, not {type(payload).__name__}")
         size = len(payload) + len(self._queue)
         if headers is not None:
-            size += sum(len(name.encode()) + len(value or b"") + _HEADER_BYTES for name, value in headers)
+            size += sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in headers)
         if size > self._most_bytes:
             raise MessageInvalid(
                 f"the message has {size:,} bytes and at most {self._most_bytes:,} are allowed: send less, "

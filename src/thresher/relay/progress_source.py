@@ -4,7 +4,7 @@ from thresher.delivery.names import progress_topic
 from thresher.delivery.progress_topic.progress_log import ProgressSource
 from thresher.delivery.progress_topic.reserved_topics import ReservedTopics
 from thresher.delivery.shard.recovery import KnownProgress
-from thresher.relay.protocol.progress import Progress, decode, is_progress, merged
+from thresher.relay.protocol.progress import Progress, decode, merged
 from thresher.relay.settings import Settings, ShardAssignment
 
 
@@ -18,7 +18,6 @@ def known_progress(assignment: ShardAssignment) -> KnownProgress[Progress]:
     """Return the progress topic as the leader found it, for its shards."""
     return KnownProgress(
         source=progress_source(assignment.settings),
-        outbox_id=assignment.outbox_id,
         topic_id=assignment.progress_topic_id,
         merged=merged,
     )
@@ -26,4 +25,4 @@ def known_progress(assignment: ShardAssignment) -> KnownProgress[Progress]:
 
 def reserved_topics(settings: Settings) -> ReservedTopics:
     """Return the check for topics that no row of this relay may be sent to."""
-    return ReservedTopics(progress_topic(settings.name), settings.kafka, is_progress)
+    return ReservedTopics(progress_topic(settings.name), settings.kafka)

@@ -150,5 +150,5 @@ class TailAssignment:
     def known_progress(self) -> KnownProgress[TailProgress]:
         """The progress topic, as the shard's recovery needs it."""
         return KnownProgress(
-            source=self.settings.progress, outbox_id=self.outbox_id, topic_id=self.progress_topic_id
+            source=self.settings.progress, topic_id=self.progress_topic_id
         )  # fmt: skip

@@ -122,6 +122,7 @@ class TrackerForm(ServiceForm, _OwnKeys):
             markers_per_commit=self.num_offsets_per_commit,
             use_now_after_seconds=self.use_now_if_no_marker_seen / 1000,
             memory_bytes=self.memory_mb << 20,
+            max_message_bytes=self.max_message_bytes,
             accept_lost_markers=self.accept_lost_markers,
         )
 

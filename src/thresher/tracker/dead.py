@@ -24,7 +24,7 @@ from thresher.kafka.producer_problem import ProducerFenced, ProducerProblem
 from thresher.kafka.transactional import Produced, TransactionalProducer
 from thresher.queue.clients import LARGEST_BYTES
 from thresher.queue.configuration import QueueConfig
-from thresher.queue.wire.dead_letter import DeadLetter, dead_letter_of
+from thresher.queue.wire.dead_letter import DeadLetter, assembled, dead_letter_of, is_part
 from thresher.queue.wire.marker import MessageId
 from thresher.queue.wire.record import headers_of
 
@@ -49,26 +49,35 @@ def dead_letters(config: QueueConfig, *, waiting: bool = False) -> list[DeadLett
     # The partition is part of the key: a key's partition changes when partitions are added, and partitions have no
     # common order.
     found: dict[tuple[int, bytes], DeadLetter] = {}
+    parts: dict[tuple[int, bytes], bytes] = {}
     for record in _records(config, waiting=waiting):
         key = (record.partition, record.key or b"")
         # A tombstone removes a letter; the last record of a key counts.
-        letter = None if record.value is None else _letter(record, key[1])
-        if letter is None:
-            found.pop(key, None)
-        else:
+        found.pop(key, None)
+        parts.pop(key, None)
+        if record.value is not None and is_part(key[1]):
+            parts[key] = record.value
+        elif record.value is not None and (letter := _letter(record, key[1])) is not None:
             found[key] = letter
-    return sorted(found.values(), key=lambda each: (each.written_ms, each.record.message_id))
+    letters = [
+        assembled(letter, {key: parts[place, key] for key in letter.parts if (place, key) in parts})
+        for (place, _), letter in found.items()
+    ]
+    return sorted(letters, key=lambda each: (each.written_ms, each.record.message_id))
 
 
 def replay(config: QueueConfig, chosen: Chosen) -> int:
-    """Return the chosen letters to their queues, and return their number. Raises `ChangeRefused`."""
+    """Return the chosen letters to their queues, and return their number.
+
+    Raises `ChangeRefused`, before anything is changed if a letter does not have its message's whole content.
+    """
 
     def records(letter: DeadLetter, partitions: int) -> list[Produced]:
         message = replace(letter.record, delivery_count=1, first_started_ms=None)
         place = random.randrange(partitions)  # noqa: S311 - to spread messages
         return [(config.message_topic, message.payload, letter.queue, place, 0, headers_of(message))]
 
-    return _change(config, chosen, records)
+    return _change(config, chosen, records, whole=True)
 
 
 def drop(config: QueueConfig, chosen: Chosen) -> int:
@@ -76,10 +85,21 @@ def drop(config: QueueConfig, chosen: Chosen) -> int:
     return _change(config, chosen, lambda _letter, _partitions: [])
 
 
-def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, int], Sequence[Produced]]) -> int:
+def _change(
+    config: QueueConfig,
+    chosen: Chosen,
+    records: Callable[[DeadLetter, int], Sequence[Produced]],
+    *,
+    whole: bool = False,
+) -> int:
     done = 0
     with _producer(config) as producer:
         letters = [letter for letter in dead_letters(config, waiting=True) if chosen(letter)]
+        if whole and (cut := next((letter for letter in letters if letter.incomplete), None)) is not None:
+            raise ChangeRefused(
+                f"nothing was changed: message {cut.record.origin_id} cannot be replayed: {cut.incomplete}; send "
+                "it again from its source, and drop the letter, or choose others by their ids"
+            )
         partitions = producer.partitions(config.message_topic)
         if not isinstance(partitions, int):
             raise BrokerLost(f"{config.message_topic}: {partitions.str()}")
@@ -88,7 +108,7 @@ def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, 
                 written = [
                     record
                     for letter in some
-                    for record in (*records(letter, partitions), _tombstone(config.dead_topic, letter))
+                    for record in (*records(letter, partitions), *_tombstones(config.dead_topic, letter))
                 ]
                 producer.begin()
                 producer.produce(enumerate(written))
@@ -126,10 +146,11 @@ def _batches(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
         yield some
 
 
-def _tombstone(topic: str, letter: DeadLetter) -> Produced:
+def _tombstones(topic: str, letter: DeadLetter) -> Iterator[Produced]:
     # Written to the letter's own partition, even if partitions were added since.
     place = letter.record.message_id.partition
-    return (topic, None, letter.key, place, 0, None)
+    for key in (letter.key, *letter.parts):
+        yield (topic, None, key, place, 0, None)
 
 
 @contextmanager

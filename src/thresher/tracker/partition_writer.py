@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError
 
-from thresher.core.errors import PipelineProblem
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
 from thresher.kafka.group_offsets import GroupOffset, group_metadata
+from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.producer_problem import (
     CommitUnknown,
     OffsetsUnknown,
@@ -35,15 +35,11 @@ from thresher.kafka.transaction_pacing import await_ended
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
 from thresher.tracker.claims import claimed, claimed_offset, is_by, producer_of
 from thresher.tracker.message_partitions import MessagePartitions
-from thresher.tracker.protocol.transaction import Transaction
+from thresher.tracker.protocol.transaction import RecordRefused, RefusedKind, Transaction
 from thresher.tracker.records import records_of
 from thresher.tracker.settings import TrackerSettings
 
 _OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE})
-
-
-class RecordRefused(PipelineProblem):
-    """The broker refuses a record that the tracker must write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +56,10 @@ class Undone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The transaction was aborted: the message topic refuses one of its messages."""
+    """The transaction was aborted: the broker refuses a record of one of its messages."""
 
     why: str
+    kind: RefusedKind
 
 
 Outcome = Committed | Undone | Refused
@@ -114,7 +111,9 @@ class PartitionWriter:
     def _write(self, transaction: Transaction, name: str, now_ms: int) -> Outcome:
         producer = self._ready()
         producer.now_ms = now_ms
-        records = records_of(transaction, self._settings, self._partition, self._message_partitions.choose)
+        records = records_of(
+            transaction, self._settings, self._partition, self._message_partitions.choose, self._dead_partition
+        )
         if not records:
             await_ended(self._committed_at)
         producer.begin()
@@ -127,7 +126,7 @@ class PartitionWriter:
             self._renew()
             return undone
         if faults:
-            refused = self._judged(faults)
+            refused = self._judged(transaction, faults)
             self._renew()
             return refused
         self._crash.reach(CrashPoint.FLUSHED)
@@ -168,7 +167,7 @@ class PartitionWriter:
             raise ProducerFenced(f"another attempt at this shard has written for partition {self._partition}")
         return offset
 
-    def _judged(self, faults: list[Undelivered]) -> Outcome:
+    def _judged(self, transaction: Transaction, faults: list[Undelivered]) -> Outcome:
         """Return what the undelivered records mean. The transaction is not committed."""
         for fault in faults:
             if fault.refusal is Refusal.FENCED:
@@ -179,16 +178,25 @@ class PartitionWriter:
                 )
         for fault in faults:
             if fault.refusal in _OF_RECORD:
-                if fault.topic != self._settings.message_topic:
+                kind = self._kind(transaction, fault.topic)
+                if kind is None:
                     raise RecordRefused(
                         f"{fault.topic} refuses a record of the tracker: {fault.why}; run 'thresher queue init' to "
                         "check the topic's settings"
                     )
-                return Refused(why=fault.why)
+                return Refused(why=fault.why, kind=kind)
         why = f"{faults[0].topic}: {faults[0].why}"
         if any(fault.refusal is not Refusal.TRANSIENT for fault in faults):
             raise ProducerProblem(why)
         return self._undone(((fault.topic, fault.partition) for fault in faults), why)
+
+    def _kind(self, transaction: Transaction, topic: str) -> RefusedKind | None:
+        """Return which record of a message a topic has refused; None for a record that belongs to no message."""
+        if topic == self._settings.message_topic:
+            return RefusedKind.MESSAGE
+        if topic == self._settings.dead_topic and transaction.fates:
+            return RefusedKind.LETTER
+        return RefusedKind.COPY if topic == self._settings.marker_topic and transaction.copies else None
 
     def _undone(self, places: Iterable[tuple[str, int]], why: str) -> Undone:
         """Register that these message partitions failed with a retryable error: a retry uses others.
@@ -200,6 +208,12 @@ class PartitionWriter:
                 raise ProducerProblem(why)
             self._message_partitions.failed(partition)
         return Undone(why=why)
+
+    def _dead_partition(self, key: bytes) -> int:
+        found = self._ready().partitions(self._settings.dead_topic)
+        if isinstance(found, KafkaError):
+            raise ProducerProblem(f"{self._settings.dead_topic}: {found.str()}")
+        return murmur2_partition(key, found)
 
     def _message_leaders(self) -> Mapping[int, int]:
         found = self._ready().leaders(self._settings.message_topic)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from thresher.kafka.transactional import Produced
-from thresher.queue.wire.dead_letter import dead_headers, dead_key
+from thresher.queue.wire.dead_letter import dead_records, first_part_bytes
 from thresher.queue.wire.marker import Marker, MessageId, encode
 from thresher.queue.wire.record import Record, headers_of
 from thresher.tracker.protocol.transaction import Fate, Redelivered, Transaction, end_of, mark
@@ -11,14 +11,21 @@ from thresher.tracker.settings import TrackerSettings
 
 
 def records_of(
-    transaction: Transaction, settings: TrackerSettings, partition: int, message_partition: Callable[[], int]
+    transaction: Transaction,
+    settings: TrackerSettings,
+    partition: int,
+    message_partition: Callable[[], int],
+    dead_partition_of: Callable[[bytes], int],
 ) -> list[Produced]:
     """Return the records.
 
     Markers go to `partition`, and each message to the partition that `message_partition` returns. The messages come
-    first, so that the first record that the broker refuses is one of them.
+    first, so that the first record that the broker refuses is one of them. `dead_partition_of` returns the partition
+    of a dead letter's key.
     """
-    records = [_fate_record(fate, settings, message_partition) for fate in transaction.fates]
+    records: list[Produced] = []
+    for fate in transaction.fates:
+        records += _fate_records(fate, settings, message_partition, dead_partition_of)
     markers = [*transaction.copies, *map(end_of, transaction.fates)]
     records += [
         (settings.marker_topic, encode(marker), marker.key or None, partition, 0, None)
@@ -29,13 +36,20 @@ def records_of(
     return records
 
 
-def _fate_record(fate: Fate, settings: TrackerSettings, message_partition: Callable[[], int]) -> Produced:
+def _fate_records(
+    fate: Fate,
+    settings: TrackerSettings,
+    message_partition: Callable[[], int],
+    dead_partition_of: Callable[[bytes], int],
+) -> list[Produced]:
     marker = fate.marker
     queue, record = marker.key, record_of_start(marker)
     if isinstance(fate, Redelivered):
-        return (settings.message_topic, record.payload, queue, message_partition(), 0, headers_of(record))
-    headers = dead_headers(record, fate.reason)
-    return (settings.dead_topic, record.payload, dead_key(queue, record), -1, 0, headers)
+        return [(settings.message_topic, record.payload, queue, message_partition(), 0, headers_of(record))]
+    part_bytes = first_part_bytes(record, settings.max_message_bytes) if fate.part_bytes is None else fate.part_bytes
+    return dead_records(
+        settings.dead_topic, queue, record, fate.reason, part_bytes=part_bytes, partition_of=dead_partition_of
+    )
 
 
 def record_of_start(marker: Marker) -> Record:

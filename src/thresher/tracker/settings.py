@@ -32,6 +32,8 @@ class TrackerSettings:
     memory_bytes: int = 2_048 << 20
     # The maximum size of a batch, which the broker checks as a whole. Determined at the take-over.
     batch_bytes: int = 1_000_000
+    # The largest message that queues deliver: a larger one's dead letter is written in parts.
+    max_message_bytes: int = 1_048_576
     # Continue although markers were removed before they were read.
     accept_lost_markers: bool = False
 

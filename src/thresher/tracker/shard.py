@@ -5,6 +5,7 @@ partition that is added to the marker topic is taken over when the reader report
 """
 
 import contextlib
+import ctypes
 import gc
 import os
 import time
@@ -19,7 +20,14 @@ from confluent_kafka import KafkaException
 from thresher.core.errors import PipelineProblem
 from thresher.delivery.crash_points import CrashPoints
 from thresher.kafka.admin import Admin
-from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition, PartitionAdded, ReadEvent
+from thresher.kafka.assigned_reader import (
+    AssignedReader,
+    ConsumerRecord,
+    EndOfPartition,
+    PartitionAdded,
+    ReadEvent,
+    UnreadableBatch,
+)
 from thresher.kafka.end_watch import EndWatch, EndWatcher
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.partition_watch import PositionLost
@@ -37,8 +45,8 @@ _MEMORY_SECONDS, _RETENTION_SECONDS = 0.2, 30.0
 _OLD_ENDS_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 0.5
 # The share of the memory limit at which the shard ends.
 _FULL = 0.9
-# Prefetched records take memory away from messages in progress.
-_READER = {"queued.max.messages.kbytes": 16_384, "queued.min.messages": 10_000}
+# Prefetched records take memory away from messages in progress, and so do the decompressed batches of one fetch.
+_READER = {"queued.max.messages.kbytes": 16_384, "queued.min.messages": 10_000, "fetch.message.max.bytes": 131_072}
 
 
 class MemoryFull(PipelineProblem):
@@ -77,6 +85,8 @@ def track(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[ReadEv
             attempt.open()
         for events in batches:
             attempt.take(events)
+            # The events' memory must not be counted as that of messages in progress.
+            events.clear()
             attempt.go_on()
 
 
@@ -128,6 +138,11 @@ class Attempt:
                 partitions[event.partition].tracking.reach(event.offset)
             elif isinstance(event, PartitionAdded):
                 self._add([event.partition])
+            elif isinstance(event, UnreadableBatch):
+                # No program of ours writes such a batch.
+                tracking = partitions[event.partition].tracking
+                tracking.figures.set_aside(event.first, f"offsets up to {event.after - 1} cannot be decompressed")
+                tracking.reach(event.after)
         self._check_ends()
 
     def go_on(self) -> None:
@@ -141,7 +156,7 @@ class Attempt:
             if isinstance(outcome, Committed):
                 each.tracking.committed(transaction, time.monotonic())
             elif isinstance(outcome, Refused):
-                each.tracking.refused(transaction, outcome.why)
+                each.tracking.refused(transaction, outcome.why, outcome.kind)
             else:
                 each.tracking.undone(transaction)
                 self._shard.count("undone")
@@ -227,7 +242,8 @@ class Attempt:
         if now < self._memory_due:
             return
         self._memory_due = now + _MEMORY_SECONDS
-        used, most = resident_bytes(), self._settings.memory_bytes
+        most = self._settings.memory_bytes
+        used = resident_bytes(most_unused=int(_FULL * most))
         self._shard.gauge("memory_bytes", used)
         if used > _FULL * most:
             held = sum(len(each.tracking.messages) for each in self._partitions.values())
@@ -238,6 +254,14 @@ class Attempt:
             )
 
 
-def resident_bytes(statm: Callable[[], str] = lambda: Path("/proc/self/statm").read_text()) -> int:
-    """Return the resident memory of this process."""
-    return int(statm().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def resident_bytes(
+    statm: Callable[[], str] = lambda: Path("/proc/self/statm").read_text(), *, most_unused: int | None = None
+) -> int:
+    """Return the resident memory of this process. Above `most_unused`, freed memory is returned to the system first."""
+    used = int(statm().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if most_unused is None or used <= most_unused:
+        return used
+    # A few huge records that were read and are gone must not end the tracker. Only glibc keeps what is freed.
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+    return resident_bytes(statm)

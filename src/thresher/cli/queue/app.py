@@ -15,7 +15,18 @@ import typer
 
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, counted, emit_json, note, result, sentence, table
+from thresher.cli.output import (
+    AsJson,
+    Yes,
+    counted,
+    emit_json,
+    note,
+    require_consent,
+    require_terminal,
+    result,
+    sentence,
+    table,
+)
 from thresher.cli.queue import dead, tracking
 from thresher.cli.queue.loading import (
     ConfigFile,
@@ -76,6 +87,48 @@ def init(
             for problem in each.problems:
                 sentence(f"{each.name}: {problem}")
     raise typer.Exit(0 if suitable else 4)
+
+
+def step_over(
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="QUEUE", help="Ids of queues; without any, all that have consumers.")
+    ] = None,
+    config: ConfigFile = None,
+    stack: StackName = None,
+    yes: Yes = False,
+    *,
+    flags: Mapping[str, Any],
+    as_json: AsJson = False,
+) -> None:
+    """Move queues over batches of the message topic that cannot be decompressed.
+
+    A queue stands still before such a batch, and its consumers log the partition and the offset. If a larger
+    receive.message.max.bytes in 'consumer' lets them read the batch, no message is lost: try that first. Otherwise stop
+    the queue's consumers and step over: messages of the queue in the batch are then never delivered.
+    """
+    from thresher.queue.hand_off.stepping_over import step_over as move  # noqa: PLC0415
+    from thresher.queue.hand_off.stepping_over import stuck_queues  # noqa: PLC0415
+
+    problems: list[str] = []
+    ids = [given_queue_id(queue, problems) for queue in queues or ()]
+    loaded = load_config(config, with_broker(flags, stack), problems)
+    if not yes:
+        require_terminal("queue step-over")
+    found = list(stuck_queues(loaded, ids))
+    for each in found:
+        if not as_json:
+            sentence(
+                f"{text_of(each.queue)}: partition {each.partition}, offsets {each.batch.first} to "
+                f"{each.batch.after - 1} cannot be read"
+            )
+    if found and not yes:
+        require_consent("step over these batches? Messages in them are never delivered")
+    for each in found:
+        move(loaded, each)
+    if as_json:
+        emit_json({"batches": [{**asdict(each), "queue": text_of(each.queue)} for each in found]})
+    else:
+        result(counted(len(found), "batch was stepped over", "batches were stepped over"))
 
 
 def send(
@@ -304,8 +357,8 @@ def stats(
     raise typer.Exit(4 if unread else 0)
 
 
-for _command in (init, send, receive, peek, stats):
-    add_form_command(app, _command.__name__, _command, form)
+for _command in (init, send, receive, peek, stats, step_over):
+    add_form_command(app, _command.__name__.replace("_", "-"), _command, form)
 add_form_command(app, "track", tracking.track, tracking.form)
 app.add_typer(dead.app, name="dead")
 

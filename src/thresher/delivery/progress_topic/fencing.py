@@ -20,7 +20,6 @@ from thresher.kafka.transactional import TransactionalProducer
 def fenced_log(
     source: ProgressSource[P],
     seal: Seal,
-    outbox_id: str,
     clock: ServerClock,
     *,
     name: str,
@@ -43,7 +42,7 @@ def fenced_log(
             producer.now_ms = clock.now_ms()
             # A broker that was cut off may show an old end of the partition: then the claim is not there.
             written = None if blocked is not None else partial(_claimed, producer, claim, seal)
-            log = source.log(seal, outbox_id, commit_opener=written)
+            log = source.log(seal, commit_opener=written)
             try:
                 log.last()
             except BaseException:

@@ -19,19 +19,16 @@ def own_topic(admin: Admin, source: ProgressSource[P], row: ControlRow, *, parti
                 admin.create_topic(name, partitions=partitions, config=_TOPIC_CONFIG)
     found = known_topic(admin, name, row.progress_topic_id, pipeline=source.pipeline)
     require_kept(admin, name)
-    ours, theirs = False, ""
+    ours = theirs = False
     for partition in range(found.partitions):
         # Read before anything is fenced: if the topic is another outbox's, its relay must not be disturbed.
-        with source.log(source.seal(row.secret, partition), row.outbox_id) as log:
+        with source.log(source.seal(row.secret, partition)) as log:
             ours |= log.last() is not None
-        if log.other_outbox is not None:
-            theirs = f"belongs to another outbox ({log.other_outbox}, this is {row.outbox_id})"
-        elif log.foreign_records:
-            theirs = theirs or "holds records that no relay wrote"
+        theirs |= log.foreign_records > 0
     # A topic that the control row knows is ours, whatever others have written to it.
     if theirs and not ours and row.progress_topic_id is None:
         raise ForeignProgress(
-            f"the progress topic {name} {theirs}: it must be the relay's alone, and two outboxes on one broker need "
-            "different names"
+            f"the progress topic {name} holds records that this outbox's relay did not write: it must be the relay's "
+            "alone, and two outboxes on one broker need different names"
         )
     return found

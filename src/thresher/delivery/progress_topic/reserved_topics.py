@@ -1,29 +1,25 @@
 """The topics that no row may be sent to: the progress topics of this pipeline and of any other.
 
-Another pipeline's progress topic is recognised by its name and by the records in it. An application's topic may have
-such a name too: it holds no progress, and rows are sent to it as to any other.
+Another pipeline's progress topic is recognised by its name and by its configuration: such a topic keeps its records for
+ever. Only who may configure the topic decides that: no record is read, and no producer can make a topic look so. An
+application's topic of such a name, with any retention, takes rows as any other.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from thresher.delivery.names import PROGRESS
-from thresher.delivery.progress_topic.seal import HEADER
+from thresher.delivery.progress_topic.topic import KEPT
 from thresher.kafka.admin import Admin
-from thresher.kafka.committed_tail import CommittedTail, TailRecord, TailRefused, TailUnread
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal, refusal_of
 
-# How long an answer about a topic is cached.
-_KNOWN_SECONDS = 30.0
-
-
-def _never(_: bytes) -> bool:
-    return False
+# How long an answer about a topic is cached, how many are, and for how many topics one request asks.
+_KNOWN_SECONDS, _MOST_KNOWN, _ASKED = 30.0, 10_000, 1_000
 
 
 @dataclass(slots=True)
@@ -32,45 +28,45 @@ class ReservedTopics:
 
     own: str
     kafka: Mapping[str, Any] = field(repr=False)
-    # Whether a record's value is progress without a seal, as earlier versions of the relay wrote it.
-    unsealed: Callable[[bytes], bool] = _never
+    # Makes the client that asks: one for all topics, once a name is asked for.
+    admin_of: Callable[[Mapping[str, Any]], Admin] = Admin.of
+    _admin: Admin | None = field(default=None, repr=False)
     # By topic: until when the answer is cached, and whether the topic is reserved.
     _known: dict[str, tuple[float, bool]] = field(default_factory=dict, repr=False)
 
-    def __call__(self, topic: str) -> bool:
-        """Whether no row may be sent to a topic. Raises `BrokerLost` if that cannot be found out now."""
-        if topic == self.own:
-            return True
-        if not topic.endswith(PROGRESS):
-            return False
-        until, reserved = self._known.get(topic, (0.0, False))
-        if time.monotonic() > until:
-            reserved = self._holds_progress(topic)
-            self._known[topic] = (time.monotonic() + _KNOWN_SECONDS, reserved)
-        return reserved
+    def __call__(self, topics: Collection[str]) -> frozenset[str]:
+        """Return the topics that no row may be sent to. Raises `BrokerLost` if that cannot be found out now."""
+        named = [topic for topic in topics if topic.endswith(PROGRESS)]
+        if not named:
+            return frozenset()
+        now = time.monotonic()
+        unknown = [topic for topic in named if self._known.get(topic, (0.0, False))[0] < now and topic != self.own]
+        answers = {topic: self._known[topic][1] for topic in named if topic in self._known}
+        for start in range(0, len(unknown), _ASKED):
+            found = self._ask(unknown[start : start + _ASKED])
+            answers |= found
+            self._note(found, now + _KNOWN_SECONDS)
+        return frozenset(topic for topic in named if topic == self.own or answers[topic])
 
-    def _holds_progress(self, topic: str) -> bool:
+    def _note(self, found: Mapping[str, bool], until: float) -> None:
+        if len(self._known) + len(found) > _MOST_KNOWN:
+            self._known.clear()
+        self._known.update({topic: (until, reserved) for topic, reserved in found.items()})
+
+    def _ask(self, topics: Collection[str]) -> dict[str, bool]:
+        if self._admin is None:
+            self._admin = self.admin_of(self.kafka)
         try:
-            facts = Admin.of(self.kafka).topic(topic)
-            if facts is None or 0 in facts.leaderless:
-                # Rows of a topic that is missing or has no leader wait anyway.
-                return False
-            with CommittedTail(topic, 0, self.kafka) as tail:
-                for window in tail.windows():
-                    records = list(window)
-                    # Empty records without a seal say nothing: read further back.
-                    if any(record.value or self._is_progress(record) for record in records):
-                        return any(map(self._is_progress, records))
-                return False
-        except TailRefused:
-            # We may not read the topic. Its owner decides by ACLs who may write to it.
-            return False
-        except TailUnread as error:
-            raise BrokerLost(f"whether {topic} holds progress is not known: {error}") from error
+            found = self._admin.topic_configs(topics)
         except KafkaException as error:
-            if refusal_of(error.args[0]) is Refusal.TOPIC_DENIED:
-                return False
-            raise BrokerLost(f"whether {topic} holds progress is not known: {error.args[0].str()}") from error
+            raise BrokerLost(f"whether topics hold progress is not known: {error.args[0].str()}") from error
+        return {topic: _keeps_progress(topic, answer) for topic, answer in found.items()}
 
-    def _is_progress(self, record: TailRecord) -> bool:
-        return any(name == HEADER for name, _ in record.headers) or self.unsealed(record.value)
+
+def _keeps_progress(topic: str, answer: Mapping[str, str] | KafkaError) -> bool:
+    if not isinstance(answer, KafkaError):
+        return all(answer.get(key) == value for key, value in KEPT.items())
+    if refusal_of(answer) in {Refusal.TOPIC, Refusal.ROW, Refusal.TOPIC_DENIED}:
+        # Rows of a missing topic wait anyway. Of a topic whose configuration is hidden, its ACLs say who may write.
+        return False
+    raise BrokerLost(f"whether {topic} holds progress is not known: {answer.str()}")

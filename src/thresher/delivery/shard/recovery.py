@@ -44,13 +44,12 @@ class ControlSession(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownProgress(Generic[P]):
-    """The progress topic as the leader found it: how to read it, the outbox that it belongs to, and the topic's id.
+    """The progress topic as the leader found it: how to read it, and the topic's id.
 
     `merged` turns records into fewer ones with the same fates.
     """
 
     source: ProgressSource[P]
-    outbox_id: str
     topic_id: str
     merged: Callable[[Iterable[P]], Iterator[P]] = iter
 
@@ -153,13 +152,12 @@ class Recovery(Generic[P]):
         if not isinstance(partitions, int):
             raise BrokerLost(f"the cluster did not return the partitions of {self._seal.topic}: {partitions.str()}")
         for partition in range(partitions):
-            # A copy of the seal: the log sets `since`, which must stay our own partition's.
             opener = partial(self._transactions.commit_opener, partition)
             with self._log(replace(self._seal, partition=partition), opener) as log:
                 yield from log.whole()
 
     def _log(self, seal: Seal, commit_opener: Callable[[], Opener] | None) -> ProgressLog[P]:
-        return self._known.source.log(seal, self._known.outbox_id, commit_opener=commit_opener)
+        return self._known.source.log(seal, commit_opener=commit_opener)
 
     def _recovered(self, _: Recovered) -> None:
         self._crash.reach(CrashPoint.RECOVERED)

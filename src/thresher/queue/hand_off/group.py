@@ -18,6 +18,7 @@ from thresher.kafka.group_membership import is_member
 from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
 from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.unreadable_batch import unreadable_from
 from thresher.queue.hand_off.first_offsets import Beginning
 from thresher.queue.hand_off.polled_records import PolledRecords
 from thresher.queue.hand_off.protocol import NoMember, Uncertain
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 _RECORDS = 1_000
 # How long an error for a missing topic is tolerated: the client may not know a new topic yet.
 _MISSING_SECONDS = 10.0
+
+# How often an unreadable batch is reported.
+_UNREADABLE_SECONDS = 60.0
 
 # The group has assigned the partitions to another member, or has removed this one.
 _NO_MEMBER = frozenset(
@@ -69,6 +73,8 @@ class GroupMember:
         self._paused = False
         self.polled_at = 0.0
         self._missing_since: float | None = None
+        # Until when an unreadable batch is not reported again.
+        self._told_until = 0.0
         client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
     def poll(self, seconds: float) -> None:
@@ -171,6 +177,8 @@ class GroupMember:
     def _take_error(self, error: KafkaError, message: Message) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._out_of_range(message)
+        elif (first := unreadable_from(message)) is not None:
+            self._note_unreadable(message.partition() or 0, first, error)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
             raise BrokerLost(
                 f"the group of {self._queue!r} has removed this member: it did not poll within max.poll.interval.ms"
@@ -189,6 +197,25 @@ class GroupMember:
             raise broker_problem(f"the messages of {self._topic} cannot be read", error)
         else:
             logger.warning("a consumer met an error", extra={"queue": repr(self._queue), "reason": error.str()})
+
+    def _note_unreadable(self, partition: int, first: int, error: KafkaError) -> None:
+        """Report a batch that the client cannot decompress. The partition waits: it may hold messages."""
+        now = time.monotonic()
+        self._figures.count("unreadable")
+        if now < self._told_until:
+            return
+        self._told_until = now + _UNREADABLE_SECONDS
+        logger.error(
+            "a batch cannot be decompressed, and its partition waits: raise receive.message.max.bytes in 'consumer', "
+            "or step over it with 'thresher queue step-over'",
+            extra={
+                "queue": repr(self._queue),
+                "topic": self._topic,
+                "partition": partition,
+                "offset": first,
+                "reason": error.str(),
+            },
+        )
 
     def _out_of_range(self, message: Message) -> None:
         """Continue at the log's first record if retention has removed the position.

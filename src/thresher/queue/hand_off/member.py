@@ -144,7 +144,11 @@ class MemberThread:
 
     def _run_membership(self) -> None:
         """Join the group, and hand off until the membership ends."""
-        polled = PolledRecords(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=BATCH_BYTES)
+        polled = PolledRecords(
+            most_skipped=self._config.consumer_max_messages_per_commit,
+            most_bytes=BATCH_BYTES,
+            largest=self._config.max_message_bytes,
+        )
         self._starting_offsets.require_topics()
         self._writing.renew()
         member = GroupMember(
@@ -241,7 +245,7 @@ class MemberThread:
         if batch.dead_reason is not None:
             self._figures.count("dead")
             logger.warning(
-                "a message is a dead letter: its Start was refused",
+                "a message is a dead letter: it is too large, or its Start was refused",
                 extra={"message_id": str(batch.records[0].message_id), "reason": batch.dead_reason},
             )
         elif batch.records:

@@ -5,12 +5,15 @@
 2. Every batch moves the offsets past skipped records too. Without a batch, offsets move once `most_skipped` records are
    skipped, or when the caller asks for it.
 3. When a partition is revoked, its polled records are discarded.
+4. A message that is larger than any that our producers send is a batch of its own, as a dead letter: another program
+   sent it, perhaps in few compressed bytes, and a Start of this size might be refused, or fill the tracker's memory.
 """
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from thresher.queue.wire.dead_letter import first_part_bytes
 from thresher.queue.wire.record import Record
 
 
@@ -28,8 +31,10 @@ class Batch:
 
     records: tuple[Record, ...]
     spans: Mapping[int, Span]
-    # The reason if the batch's only record becomes a dead letter, because the broker refused its Start.
+    # The reason if the batch's only record becomes a dead letter: it is too large, or the broker refused its Start.
     dead_reason: str | None = None
+    # The size of the parts that the letter is written in; None: it is one record.
+    part_bytes: int | None = None
 
     def halves(self) -> tuple["Batch", "Batch"]:
         """Split the batch into two parts, to be handed off in this order. It must have at least two records."""
@@ -48,9 +53,9 @@ class Batch:
                 late[partition] = span
         return Batch(records=first, spans=early), Batch(records=second, spans=late)
 
-    def dead(self, reason: str) -> "Batch":
-        """Return the batch with its only record as a dead letter."""
-        return replace(self, dead_reason=reason)
+    def dead(self, reason: str, part_bytes: int | None = None) -> "Batch":
+        """Return the batch with its only record as a dead letter, in parts of this size."""
+        return replace(self, dead_reason=reason, part_bytes=part_bytes)
 
 
 @dataclass(slots=True)
@@ -64,8 +69,9 @@ class _Partition:
 class PolledRecords:
     """The polled records of one member. For one thread."""
 
-    def __init__(self, *, most_skipped: int, most_bytes: int) -> None:
-        self._most_skipped, self._most_bytes = most_skipped, most_bytes
+    def __init__(self, *, most_skipped: int, most_bytes: int, largest: int = 2**62) -> None:
+        """`most_bytes` is the size of a batch, `largest` that of a message that is started."""
+        self._most_skipped, self._most_bytes, self._largest = most_skipped, most_bytes, largest
         self._partitions: dict[int, _Partition] = {}
         self._waiting: deque[Record] = deque()
         # Records of other queues since the last batch.
@@ -123,11 +129,14 @@ class PolledRecords:
         With `pass_skipped`, any number of skipped records makes a batch.
         """
         records: list[Record] = []
-        size = 0
-        while self._waiting and len(records) < room:
-            size += self._waiting[0].size
-            if records and size > self._most_bytes:
+        size, reason = 0, None
+        while self._waiting and len(records) < room and reason is None:
+            added = self._waiting[0].size
+            size += added
+            if records and (size > self._most_bytes or added > self._largest):
                 break
+            if added > self._largest:
+                reason = f"it has {added:,} bytes, and max-message-bytes is {self._largest:,}"
             record = self._waiting.popleft()
             self._partitions[record.message_id.partition].ours.popleft()
             records.append(record)
@@ -142,7 +151,8 @@ class PolledRecords:
             # All skipped records lie after records that still wait.
             return None
         self.skipped = 0
-        return Batch(records=tuple(records), spans=spans)
+        batch = Batch(records=tuple(records), spans=spans)
+        return batch if reason is None else batch.dead(reason, first_part_bytes(records[0], self._largest))
 
     def passed(self, batch: Batch) -> None:
         """Register that the group's offsets have moved past a batch."""

@@ -12,7 +12,8 @@ No offset is committed without the record's Start, no message is started twice, 
 3. Between two tries comes `BackOff`. If the group was rebalanced meanwhile, the batch is delivered or given up, but
    never retried: the partitions' owner reads its records again.
 4. If the broker refuses a Start, the batch is split in halves and retried. A record that is refused alone becomes a
-   dead letter, in the transaction that moves the offset past it.
+   dead letter, in the transaction that moves the offset past it. A letter that is refused is written in smaller and
+   smaller parts, at last without the message's content: so no message ends a consumer.
 5. If the group refuses the offsets, we are no longer a member. Give up; `ReplaceProducer` ends the transaction.
 
 `at_least_once` is kafka-mq-go's way: Starts, then offsets. A crash between them starts messages twice.
@@ -26,6 +27,7 @@ from typing import Any
 from thresher.kafka.group_offsets import GroupOffset
 from thresher.queue.hand_off.polled_records import Batch, Span
 from thresher.queue.problem import DeadLetterRefused
+from thresher.queue.wire.dead_letter import next_part_bytes
 
 # The effects; `→` names the answer to each.
 
@@ -227,11 +229,13 @@ def _transaction(batch: Batch, name: str) -> Generator[Effect, Any, Refused | No
 def _smaller(batch: Batch, why: str) -> tuple[Batch, ...]:
     if len(batch.records) > 1:
         return batch.halves()
-    if batch.dead_reason is not None or not batch.records:
+    if batch.records and batch.dead_reason is None:
+        return (batch.dead(why),)
+    part_bytes = next_part_bytes(batch.part_bytes)
+    if part_bytes is None or not batch.records:
         named = ", ".join(str(record.message_id) for record in batch.records)
         raise DeadLetterRefused(
-            f"the broker refuses the Start of message {named}, and its dead letter too: {why}; raise max.message.bytes "
-            "of the marker topic and the dead-letter topic above that of the message topic ('thresher queue init' "
-            "checks them)"
+            f"the broker refuses the dead letter of message {named}, even without its content: {why}; correct the "
+            "dead-letter topic ('thresher queue init' checks it)"
         )
-    return (batch.dead(why),)
+    return (batch.dead(batch.dead_reason or why, part_bytes),)

@@ -1,6 +1,6 @@
 """Builds the records of Starts and dead letters, and translates the broker's errors into answers of the hand-off."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from thresher.kafka.producer_problem import ProducerRefused
 from thresher.kafka.refusal import Refusal
@@ -8,18 +8,29 @@ from thresher.kafka.transactional import Produced
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.polled_records import Batch
 from thresher.queue.hand_off.protocol import Refused, Uncertain
-from thresher.queue.wire.dead_letter import dead_headers, dead_key
+from thresher.queue.wire.dead_letter import dead_records
 from thresher.queue.wire.marker import Marker, MarkerType, encode
 
 _OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME})
 
 
-def records_of(queue: bytes, batch: Batch, config: QueueConfig, partition: int) -> list[Produced]:
-    """Return a Start for each record of a batch, for this marker partition; or the dead letter of its only record."""
+def records_of(
+    queue: bytes, batch: Batch, config: QueueConfig, partition: int, dead_partition_of: Callable[[bytes], int]
+) -> list[Produced]:
+    """Return a Start for each record of a batch, for this marker partition; or the dead letter of its only record.
+
+    `dead_partition_of` returns the partition of a dead letter's key.
+    """
     if batch.dead_reason is not None:
         (record,) = batch.records
-        headers = dead_headers(record, batch.dead_reason)
-        return [(config.dead_topic, record.payload, dead_key(queue, record), -1, 0, headers)]
+        return dead_records(
+            config.dead_topic,
+            queue,
+            record,
+            batch.dead_reason,
+            part_bytes=batch.part_bytes,
+            partition_of=dead_partition_of,
+        )
     return [
         (
             config.marker_topic,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.producer_problem import MemberFenced, ProducerProblem
 from thresher.kafka.refusal import Refusal, refusal_of
@@ -118,7 +119,16 @@ class Transactions:
 
     def _write(self, producer: TransactionalProducer, batch: Batch) -> None:
         self.partition = self._markers.partition(self._queue)
-        producer.produce(enumerate(records_of(self._queue, batch, self._config, self.partition)))
+        dead_topic = self._config.dead_topic
+
+        def dead_partition_of(key: bytes) -> int:
+            found = producer.partitions(dead_topic)
+            if not isinstance(found, int):
+                raise BrokerLost(f"{dead_topic}: {found.str()}")
+            return murmur2_partition(key, found)
+
+        records = records_of(self._queue, batch, self._config, self.partition, dead_partition_of)
+        producer.produce(enumerate(records))
 
     def _send_offsets(
         self, producer: TransactionalProducer, ends: Mapping[int, int], name: str, member: GroupMember

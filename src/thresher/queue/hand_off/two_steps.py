@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import refusal_of
 from thresher.queue.configuration import QueueConfig
@@ -25,6 +26,9 @@ from thresher.queue.hand_off.protocol import (
 from thresher.queue.hand_off.starts import judged, records_of
 from thresher.queue.markers import Markers
 from thresher.queue.shared_producer import SharedProducer
+
+# How long the query for the number of partitions may take.
+_ANSWER_SECONDS = 10.0
 
 
 class TwoSteps:
@@ -67,7 +71,7 @@ class TwoSteps:
         """Queue the Starts, or the dead letter."""
         answered = threading.Semaphore(0)
         faults: list[tuple[KafkaError, str]] = []
-        self._answered, self._faults, self._waiting = answered, faults, len(batch.records)
+        self._answered, self._faults, self._waiting = answered, faults, 0
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -76,17 +80,18 @@ class TwoSteps:
 
         try:
             self.partition = self._markers.partition(self._queue)
-            for topic, value, key, partition, _, headers in records_of(
-                self._queue, batch, self._config, self.partition
-            ):
+            records = records_of(self._queue, batch, self._config, self.partition, self._dead_partition)
+            for topic, value, key, partition, _, headers in records:
                 self._producer.produce(topic, value or b"", key or b"", report, partition=partition, headers=headers)
+                self._waiting += 1
         except BrokerLost as error:
             return Uncertain(str(error))
         except KafkaException as error:
             faults.append((error.args[0], self._config.marker_topic))
-            answered.release()
-            self._waiting = 1
         return None
+
+    def _dead_partition(self, key: bytes) -> int:
+        return murmur2_partition(key, self._producer.partitions(self._config.dead_topic, _ANSWER_SECONDS))
 
     def _flush(self) -> Refused | Uncertain | None:
         """Wait for the broker's answers."""

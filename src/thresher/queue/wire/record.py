@@ -16,7 +16,15 @@ MAX_DELIVERIES = f"{PREFIX}max-deliveries"
 TTL = f"{PREFIX}ttl"
 FIRST_STARTED = f"{PREFIX}first-started"
 DEAD_REASON = f"{PREFIX}dead-reason"
-OWN = frozenset({DELIVERY_COUNT, ORIGIN_ID, ENQUEUED_AT, MAX_DELIVERIES, TTL, FIRST_STARTED, DEAD_REASON})
+# Of a dead letter that one record does not hold: the number of its parts; and the size of a message that was cut.
+DEAD_PARTS, DEAD_CUT = f"{PREFIX}dead-parts", f"{PREFIX}dead-cut"
+OWN = frozenset(
+    {DELIVERY_COUNT, ORIGIN_ID, ENQUEUED_AT, MAX_DELIVERIES, TTL, FIRST_STARTED, DEAD_REASON, DEAD_PARTS, DEAD_CUT}
+)
+# The overhead of a header, in addition to its name and value.
+HEADER_BYTES = 16
+# The last millisecond that `datetime` can hold. A producer may set any timestamp.
+_LATEST_MS = 253_402_300_799_999
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,11 +48,13 @@ class Record:
     @property
     def size(self) -> int:
         """The approximate size of the message in bytes."""
-        return len(self.payload) + sum(len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.payload) + sum(len(name) + len(value or b"") + HEADER_BYTES for name, value in self.headers)
 
 
 def record_of(message_id: MessageId, payload: bytes | None, headers: Headers, timestamp_ms: int) -> Record:
     """Return a record as it was read. `timestamp_ms` is the record's timestamp."""
+    if not 0 <= timestamp_ms <= _LATEST_MS:
+        timestamp_ms = 0 if timestamp_ms < 0 else _LATEST_MS
     if not headers:
         return Record(
             message_id=message_id,
@@ -59,12 +69,12 @@ def record_of(message_id: MessageId, payload: bytes | None, headers: Headers, ti
         message_id=message_id,
         payload=payload or b"",
         headers=tuple(header for header in headers if header[0] not in OWN),
-        delivery_count=_number(own.get(DELIVERY_COUNT), 1, digits=9),
+        delivery_count=number_of(own.get(DELIVERY_COUNT), 1, digits=9),
         origin_id=_message_id(own.get(ORIGIN_ID), message_id),
-        enqueued_at_ms=_number(own.get(ENQUEUED_AT), timestamp_ms, digits=14),
-        max_deliveries=_number(own.get(MAX_DELIVERIES), 0, digits=9) or None,
-        ttl_ms=_number(own.get(TTL), 0, digits=14) or None,
-        first_started_ms=_number(own.get(FIRST_STARTED), 0, digits=14) or None,
+        enqueued_at_ms=number_of(own.get(ENQUEUED_AT), timestamp_ms, digits=14),
+        max_deliveries=number_of(own.get(MAX_DELIVERIES), 0, digits=9) or None,
+        ttl_ms=number_of(own.get(TTL), 0, digits=14) or None,
+        first_started_ms=number_of(own.get(FIRST_STARTED), 0, digits=14) or None,
     )
 
 
@@ -82,8 +92,8 @@ def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
 
 
 def _sendable(name: str) -> str:
-    """Return a header's name as text, with undecodable bytes escaped: the client accepts only text."""
-    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    """Return a header's name as text, with undecodable bytes and NUL escaped: the client accepts neither."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace").replace("\0", "\\x00")
 
 
 def limit_headers(max_deliveries: int | None, ttl_ms: int | None) -> list[tuple[str, bytes | None]]:
@@ -92,7 +102,8 @@ def limit_headers(max_deliveries: int | None, ttl_ms: int | None) -> list[tuple[
     return [(name, str(value).encode()) for name, value in limits if value is not None]
 
 
-def _number(content: bytes | None, otherwise: int, *, digits: int) -> int:
+def number_of(content: bytes | None, otherwise: int, *, digits: int) -> int:
+    """Return the number in a header; `otherwise` if the header is absent, zero or no number of so many digits."""
     # 9 digits fit a marker's delivery count; 14 digits of milliseconds end before the year 9999, the last of
     # `datetime`.
     if content is None or not content.isdigit() or len(content) > digits:

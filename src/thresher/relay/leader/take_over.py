@@ -224,4 +224,4 @@ def fenced_progress(settings: Settings, row: ControlRow, shard: int, clock: Serv
     source = progress_source(settings)
     seal = source.seal(row.secret, shard)
     properties = {**settings.kafka, **settings.producer}
-    return fenced_log(source, seal, row.outbox_id, clock, name=settings.name, properties=properties)
+    return fenced_log(source, seal, clock, name=settings.name, properties=properties)

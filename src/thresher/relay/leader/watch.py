@@ -106,7 +106,7 @@ class RelayWatch:
             facts = admin.topic(topic)
             for partition in range(facts.partitions if facts is not None else 0):
                 # The last committed record stays, however old: it may not be settled yet.
-                with source.log(source.seal(self._assignment.secret, partition), self._assignment.outbox_id) as log:
+                with source.log(source.seal(self._assignment.secret, partition)) as log:
                     log.last()
                 self._note_strangers(topic, partition, log.met)
                 if log.place is None:

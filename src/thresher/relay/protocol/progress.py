@@ -194,15 +194,6 @@ def encode(progress: Progress) -> bytes:
     return data
 
 
-def is_progress(data: bytes) -> bool:
-    """Whether these bytes are the value of a relay's progress record."""
-    try:
-        decode(data)
-    except ForeignProgress:
-        return False
-    return True
-
-
 def _codes(progress: Progress) -> bytes:
     if progress.all_sent:
         return bytes([_SENT]) * len(progress.fates)

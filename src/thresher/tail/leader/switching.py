@@ -87,9 +87,7 @@ def leave(settings: TailSettings) -> int:
         source = settings.progress
         clock = ServerClock(session.incarnation().now)
         seal = source.seal(assignment.secret, 0)
-        with fenced_log(
-            source, seal, assignment.outbox_id, clock, name=settings.group, properties=settings.properties
-        ) as log:
+        with fenced_log(source, seal, clock, name=settings.group, properties=settings.properties) as log:
             last = log.last()
         if last is None:
             raise OtherReader(

@@ -123,7 +123,7 @@ def _require_log(slots: PostgresSlots, settings: TailSettings, row: ControlRow) 
         slot = slots.slot(settings.slot_name)
         published = slots.published(settings.publication_name, settings.table)
         source = settings.progress
-        with source.log(source.seal(row.secret, 0), row.outbox_id) as log:
+        with source.log(source.seal(row.secret, 0)) as log:
             last = log.last() if row.progress_topic_id is not None else None
         if last is None:
             raise

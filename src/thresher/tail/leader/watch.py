@@ -130,7 +130,7 @@ class TailWatch:
         """Delete the progress records before the last one."""
         assignment, source = self._assignment, self._assignment.settings.progress
         try:
-            with source.log(source.seal(assignment.secret, 0), assignment.outbox_id) as log:
+            with source.log(source.seal(assignment.secret, 0)) as log:
                 log.last()
             if log.place is not None and log.place.appended_ms is not None:
                 self._admin.trim(source.topic, {0: log.place.offset}, log.place.appended_ms)

@@ -16,7 +16,7 @@ from typing import Any
 from thresher.queue.wire.marker import SYNTHETIC, Marker, decode
 from thresher.tracker.protocol.marks import LOST_SECONDS
 from thresher.tracker.protocol.recent import RecentMarkers
-from thresher.tracker.protocol.started import Id, Origin, Started
+from thresher.tracker.protocol.started import Id, Origin, Started, unpacked
 
 
 class Copies:
@@ -88,7 +88,7 @@ class Copies:
 
 def copy_of(message: Started, read_to: int, now_ms: int) -> Marker:
     """Return a copy of a message's Start, with the rest of its deadline; the markers were read up to `read_to`."""
-    marker = decode(message.content or b"")
+    marker = decode(unpacked(message.content))
     marker.key = message.queue
     marker.origin_id = marker.origin_id or marker.message_id
     marker.redeliver_after_ms = message.deadline_ms - now_ms

@@ -1,8 +1,46 @@
 """One message in progress."""
 
+from typing import NamedTuple
+
+import pyarrow as pa
+
 Id = tuple[int, int]
 # The identity that a message keeps in all deliveries: its origin id, and the time of its first sending.
 Origin = tuple[int, int, int]
+# Larger Starts are kept compressed: a producer may send a megabyte in a few hundred bytes of zstd.
+_LARGE_BYTES = 65_536
+_CODEC = pa.Codec("zstd", compression_level=1)
+
+
+class Packed(NamedTuple):
+    """A large Start as it is kept, and its size."""
+
+    compressed: bytes
+    size: int
+
+
+Content = bytes | Packed
+
+
+def packed(content: bytes) -> Content:
+    """Return a Start as it is kept. A small one, and one that does not compress, stays as it is."""
+    if len(content) < _LARGE_BYTES:
+        return content
+    compressed: bytes = _CODEC.compress(content, asbytes=True)
+    return Packed(compressed, len(content)) if len(compressed) < len(content) * 3 // 4 else content
+
+
+def unpacked(content: Content | None) -> bytes:
+    """Return a Start as it was read; nothing if the message is no longer in progress."""
+    if isinstance(content, Packed):
+        found: bytes = _CODEC.decompress(content.compressed, content.size, asbytes=True)
+        return found
+    return content or b""
+
+
+def size_of(content: Content | None) -> int:
+    """Return the size of a Start as it was read."""
+    return content.size if isinstance(content, Packed) else len(content or b"")
 
 
 class Started:
@@ -13,12 +51,12 @@ class Started:
         "reject_reason", "started_ms", "timeout_ms", "undelivered", "written_ms",
     )  # fmt: skip
 
-    def __init__(self, id_: Id, origin: Origin, queue: bytes, content: bytes, *, offset: int, now_ms: int) -> None:
+    def __init__(self, id_: Id, origin: Origin, queue: bytes, content: Content, *, offset: int, now_ms: int) -> None:
         self.id, self.queue = id_, queue
         # In most messages the id and the origin id are equal: these share one tuple.
         self.origin_id, self.enqueued_ms = id_ if origin[:2] == id_ else origin[:2], origin[2]
-        # The Start as it was read; None once the message is no longer in progress.
-        self.content: bytes | None = content
+        # The Start; None once the message is no longer in progress.
+        self.content: Content | None = content
         # The offset from which markers must be read to rebuild this message, and when the Start there was written.
         self.offset, self.written_ms = offset, now_ms
         self.started_ms = now_ms

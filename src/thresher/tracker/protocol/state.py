@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from thresher.queue.wire.marker import SYNTHETIC
 from thresher.tracker.protocol.by_queue import MessagesByQueue
-from thresher.tracker.protocol.started import Id, Origin, Started
+from thresher.tracker.protocol.started import Content, Id, Origin, Started
 
 # A heap with fewer outdated entries than this is not swept.
 _LEAST_SWEPT = 1_000
@@ -50,7 +50,7 @@ class Messages:
         id_: Id,
         origin: Origin,
         queue: bytes,
-        content: bytes,
+        content: Content,
         *,
         offset: int,
         now_ms: int,

@@ -10,7 +10,9 @@
 4. A redelivery is one transaction: the message's record, an End of the old delivery, and the offset. So is a dead
    letter.
 5. `committed` registers that a transaction was committed; `refused`, that a record was refused and nothing was
-   committed. If neither is certain, this object is discarded, and another one reads from the committed offset.
+   committed: then smaller transactions find the message. A refused message, or one whose Start cannot be copied,
+   becomes a dead letter; a refused letter is written in smaller and smaller parts, at last without its content. If
+   neither is certain, this object is discarded, and another one reads from the committed offset.
 
 The committed offset is the smallest that is still needed. If a message holds it back for long, the message's Start is
 rewritten. See `recent` for the markers in between.
@@ -32,14 +34,17 @@ from thresher.tracker.protocol.known_end import KnownEnd
 from thresher.tracker.protocol.limits import fate_of
 from thresher.tracker.protocol.marks import Marks
 from thresher.tracker.protocol.recent import WINDOW, is_last, named_origin, origin_of
-from thresher.tracker.protocol.started import Id, Origin, Started
+from thresher.tracker.protocol.refusals import Refusals
+from thresher.tracker.protocol.started import Id, Origin, Started, packed, size_of, unpacked
 from thresher.tracker.protocol.state import Messages
-from thresher.tracker.protocol.transaction import Fate, Redelivered, Transaction
+from thresher.tracker.protocol.transaction import Fate, RefusedKind, Transaction
 
 # The limits of one transaction: messages, and their approximate bytes.
 MOST_MESSAGES, MOST_BYTES = 1_000, 4_000_000
 # A Start is rewritten when it is this many offsets behind the position, and this many times the messages in progress.
 MOST_BEHIND, _BEHIND_FACTOR = 1_000_000, 4
+# A queue's id, and a marker that holds no message, are no larger; a rejection's reason has no more characters.
+_MOST_QUEUE_BYTES, _MOST_MARKER_BYTES, _MOST_REASON = 1_000, 5_000, 1_000
 # Longer than any retention.
 _LONGEST_MS = 10 * 365 * 86_400_000
 
@@ -85,7 +90,7 @@ class Tracking:
         self._pace = CommitPace(start, rules.markers_per_commit)
         # Ends that this tracker has written and not read back.
         self._own_ends: set[tuple[Id, Origin]] = set()
-        self._most = MOST_MESSAGES
+        self._refusals = Refusals(MOST_MESSAGES)
         self._known_end = KnownEnd(self.clock, start)
 
     @property
@@ -118,10 +123,14 @@ class Tracking:
         id_ = (message_id.partition, message_id.offset)
         if id_[1] < 0 or id_[0] < SYNTHETIC:
             self.figures.set_aside(offset, f"no message has the id {id_[0]}-{id_[1]}")
-        elif marker.type == START and not (marker.key or key):
-            self.figures.set_aside(offset, "a Start names no queue")
         elif marker.type == START:
-            self._start(id_, marker, key, content, offset, now)
+            if (why := _flaw(marker, key)) is None:
+                self._start(id_, marker, key, content, offset, now)
+            else:
+                self.figures.set_aside(offset, why)
+        elif len(content) > _MOST_MARKER_BYTES:
+            # Markers of unknown messages are remembered while the state is rebuilt.
+            self.figures.set_aside(offset, f"a marker of {len(content)} bytes without a message")
         elif marker.type == END:
             self._end(id_, marker, offset)
         else:
@@ -171,19 +180,14 @@ class Tracking:
             self._own_ends.add((message.id, (*origin, fate.marker.enqueued_at_ms or 0)))
             self.messages.remove(message)
             self.figures.decided(message.queue, fate)
-        if transaction.fates:
-            # After a refusal the number grows step by step, because other messages may be refused too.
-            self._most = min(MOST_MESSAGES, 2 * self._most)
+        self._refusals.committed(transaction)
 
-    def refused(self, transaction: Transaction, why: str) -> None:
-        """Register that the broker refused a record for the message topic, so that nothing was committed.
+    def refused(self, transaction: Transaction, why: str, kind: RefusedKind = RefusedKind.MESSAGE) -> None:
+        """Register that the broker refused a record, so that nothing was committed.
 
-        The next transactions have fewer messages, until a message is refused alone: it becomes a dead letter.
+        Raises `RecordRefused` if a dead letter is refused even without its content.
         """
-        if len(transaction.messages) == 1 and isinstance(transaction.fates[0], Redelivered):
-            message = transaction.messages[0]
-            message.reject_reason, message.reject_kind = f"the queue's topic refuses the message: {why}", "refused"
-        self._most = max(1, len(transaction.messages) // 2)
+        self._refusals.refused(transaction, why, kind, self.messages, self.clock.now_ms)
         self.undone(transaction)
 
     def undone(self, transaction: Transaction) -> None:
@@ -202,7 +206,7 @@ class Tracking:
                 if known.enqueued_ms and not marker.HasField("origin_id"):
                     # A Start of kafka-mq-go has less information, so the known content is kept, and its offset is still
                     # needed.
-                    origin, content, offset = known.origin, known.content or content, known.offset
+                    origin, content, offset = known.origin, unpacked(known.content) or content, known.offset
                 self.messages.remove(known)
             else:
                 # The message topic was recreated, so offsets repeat.
@@ -213,7 +217,7 @@ class Tracking:
             id_,
             origin,
             marker.key or key,
-            content,
+            packed(content),
             offset=offset,
             now_ms=now,
             after_ms=after,
@@ -243,7 +247,7 @@ class Tracking:
             id_,
             origin,
             marker.key or key,
-            content,
+            packed(content),
             offset=read_to,
             now_ms=now,
             after_ms=min(marker.redeliver_after_ms, _LONGEST_MS),
@@ -295,7 +299,7 @@ class Tracking:
             return
         after = min(marker.redeliver_after_ms, _LONGEST_MS)
         if is_last(marker):
-            message.reject_reason = marker.reject_reason
+            message.reject_reason = marker.reject_reason[:_MOST_REASON]
             after = 0
         message.undelivered = marker.undelivered
         message.timeout_ms = 0 if marker.released or message.reject_reason is not None else after
@@ -307,9 +311,9 @@ class Tracking:
         size = 0
         for message in self.messages.take_due(until_ms, self.clock.resumed_ms):
             messages.append(message)
-            fates.append(fate_of(message, self.rules.limit_of(message.queue), now))
-            size += len(message.content or b"")
-            if len(messages) >= self._most or size > MOST_BYTES:
+            fates.append(self._refusals.sized(message, fate_of(message, self.rules.limit_of(message.queue), now)))
+            size += size_of(message.content)
+            if len(messages) >= self._refusals.most or size > MOST_BYTES:
                 break
         following = self.messages.next_deadline_ms(self.clock.resumed_ms)
         mark = None
@@ -330,12 +334,12 @@ class Tracking:
 
         messages = [
             message
-            for message in self.messages.oldest(MOST_MESSAGES, is_old)
+            for message in self.messages.oldest(self._refusals.most_copies, is_old)
             # A due message is redelivered instead. A displaced message is not copied, because its copy would apply to
             # the other message with its id.
             if message.deadline_ms > now and self.messages.get(message.id) is message
         ]
-        most = _fitting([len(message.content or b"") for message in messages])
+        most = _fitting([size_of(message.content) for message in messages])
         if not most:
             return None
         messages = messages[:most]
@@ -348,6 +352,18 @@ class Tracking:
         return self._copies.needed(self.position if first is None else min(first, self.position))
 
 
+def _flaw(marker: Any, key: bytes) -> str | None:
+    """Return why a Start cannot be tracked; None if it can."""
+    queue, origin = marker.key or key, origin_of(marker)
+    if not queue:
+        return "a Start names no queue"
+    if len(queue) > _MOST_QUEUE_BYTES:
+        return f"a Start names a queue of {len(queue)} bytes"
+    if origin[0] < SYNTHETIC or origin[1] < 0:
+        return f"no message has the origin {origin[0]}-{origin[1]}"
+    return None
+
+
 def _is_same(known: Started, marker: Any, key: bytes) -> bool:
     """Whether a Start belongs to the message that already has its id.
 
@@ -355,7 +371,7 @@ def _is_same(known: Started, marker: Any, key: bytes) -> bool:
     """
     if known.enqueued_ms and marker.HasField("origin_id"):
         return known.origin == origin_of(marker)
-    before = parse(known.content or b"")
+    before = parse(unpacked(known.content))
     return known.queue == (marker.key or key) and before.value == marker.value
 
 

@@ -1,7 +1,9 @@
 """The content of one tracker transaction: redelivered messages, dead letters, copies, a mark, and the offset."""
 
+import enum
 from dataclasses import dataclass, field
 
+from thresher.core.errors import PipelineProblem
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
 from thresher.tracker.protocol.started import Started
 
@@ -20,6 +22,8 @@ class Dead:
     marker: Marker
     reason: str
     kind: str
+    # The size of the letter's parts, once a larger letter was refused.
+    part_bytes: int | None = None
 
 
 Fate = Redelivered | Dead
@@ -36,6 +40,18 @@ class Transaction:
     mark: tuple[int, int] | None = None
     # The messages, in the order of `fates` or of `copies`.
     messages: tuple[Started, ...] = field(default=(), repr=False)
+
+
+class RecordRefused(PipelineProblem):
+    """The broker refuses a record that the tracker must write."""
+
+
+class RefusedKind(enum.Enum):
+    """Which of a transaction's records the broker refused."""
+
+    MESSAGE = "the message topic refuses a message"
+    LETTER = "the dead-letter topic refuses a dead letter"
+    COPY = "the marker topic refuses the copy of a Start"
 
 
 def mark(number: int) -> Marker:
