@@ -60,6 +60,8 @@ def tail(place: Place, slot: str, *more: str, via: Via = "table") -> Iterator[in
         sys.executable, "-m", "thresher", "tail", "run", "--name", place.new_name(), "--ds", place.dsn, "--slot", slot,
         "--bootstrap", place.bootstrap, "--via", via, "--shape", place.shape.value, *more,
     ]  # fmt: skip
+    if via == "log":
+        command.append("--accept-public-emit")
     for name, value in place.producer.items():
         command += ["--producer", f"{name}={value}"]
     with program(command, signal.SIGTERM) as process:

@@ -56,7 +56,22 @@ def test_an_operators_day_with_a_slot(dsn: str, asked: Any) -> None:
 
 
 def test_an_outbox_without_a_table_needs_an_empty_publication(dsn: str, asked: Any) -> None:
-    assert f"slot {SLOT} created" in asked("create", "--via", "log")
+    done = in_process(["tail", "slot", "create", "--via", "log", "--slot", SLOT, "--ds", dsn])
+    assert f"slot {SLOT} created" in done.stdout.decode()
+    said = " ".join(done.stderr.decode().split())
+    assert 'GRANT EXECUTE ON FUNCTION "outbox_emit"(bytea) TO …' in said
+    assert 'GRANT SELECT ON "outbox_keys" TO …' in said
+    assert "every role may write messages to the WAL" in said
+    assert json.loads(asked("check", "--via", "log", "--json", "--accept-public-emit"))["readable"]
+    found = json.loads(
+        in_process(["tail", "slot", "check", "--via", "log", "--slot", SLOT, "--ds", dsn, "--json"]).stdout
+    )
+    with psycopg.connect(dsn) as connection:
+        connection.execute(found["problems"][0]["mend"].encode())
     assert json.loads(asked("check", "--via", "log", "--json"))["readable"]
+    key = in_process(["tail", "slot", "key", "--ds", dsn]).stdout.decode()
+    assert 'key 2 added to "outbox_keys"' in key
+    other = in_process(["tail", "slot", "key", "--outbox", "other", "--ds", dsn]).stdout.decode()
+    assert 'function "other_emit" and its keys created' in other
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT count(*) FROM pg_publication_tables").fetchone() == (0,)

@@ -168,10 +168,11 @@ def test_messages_with_other_prefixes_or_without_transaction_are_ignored(dsn: st
     with logged(dsn, via="log") as log:
         log.connection.execute("SELECT pg_logical_emit_message(false, 'thresher:outbox', 'untied')")
         log.connection.execute("SELECT pg_logical_emit_message(true, 'thresher:other', 'x')")
-        log.connection.execute("SELECT pg_logical_emit_message(true, 'thresher:outbox', 'rubbish')")
+        log.connection.execute("SELECT outbox_emit('rubbish')")
         log.stash("one", via="log", slot=log.slot)
         with log.stream() as stream:
             found = [row for chunk in read_rows(stream, 2) for row in chunk.rows]
+            assert stream.refused == (0, None)
         assert [(row[2], row[4], row[9]) for row in found] == [("", b"rubbish", "message"), ("one", None, None)]
 
 
@@ -195,6 +196,7 @@ def test_the_example_of_the_docs_works(dsn: str) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     with logged(dsn, via="log") as log:
         log.source = LogSource(outbox=TableName(table="orders"))
+        log.slots.emitter(log.source.outbox).create()
         exec(example.replace('via="log"', f'via="log", slot="{log.slot}"'), {"connection": log.connection})  # noqa: S102
         with log.stream() as stream:
             assert topics(read_rows(stream, 1)) == ["orders"]

@@ -15,6 +15,7 @@ from thresher.db.shape import Shape
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.outbox.dead_to_log import replay_to_log
+from thresher.outbox.log_message import encode
 from thresher.relay.leader.take_over import give_up, take_over
 from thresher.relay.problem import OtherCoordination
 from thresher.spark.session.session import Session
@@ -133,6 +134,9 @@ def test_rows_by_copy_and_a_huge_transaction_are_published_whole(place: Places) 
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
+FORGED = ("forged", b"k", b"v", (), (), None, None)
+
+
 @pytest.mark.parametrize("via", list(Via))
 def test_bad_rows_become_dead_and_can_be_replayed(place: Places, via: Via) -> None:
     at = place(via=via)
@@ -141,7 +145,11 @@ def test_bad_rows_become_dead_and_can_be_replayed(place: Places, via: Via) -> No
         tailing.until(lambda: tailing.up)
         at.stash(Message(topic=at.topic, key="k", value="1"), bad, Message(topic=at.topic, key="k", value="2"))
         if via is Via.LOG:
-            at.sql("SELECT pg_logical_emit_message(true, 'thresher:outbox', %s::bytea)", b"\x07nonsense")
+            at.sql("SELECT outbox_emit(%s::bytea)", b"\x07nonsense")
+            # As a role could that may execute the server's own function.
+            at.sql("SELECT pg_logical_emit_message(true, 'thresher:outbox', %s::bytea)", encode(FORGED))
+            tailing.until(lambda: tailing.total("refused_messages") == 1)
+            tailing.until(lambda: "it has no seal" in tailing.relay.alarms.get("refused messages", ""))
         expected = 1 + (via is Via.LOG)
         tailing.until(lambda: len(at.dead()) == expected)
         assert values(at.read(2)) == [b"1", b"2"]

@@ -25,7 +25,8 @@ from tests.relay.load import Load
 from tests.relay.mixed_rows import Rows
 from tests.relay.mixed_subject import TRANSFORM, MixedRelay, relay_kinds
 from tests.relay.subject import NAME, TABLE
-from thresher.db.log_names import log_prefix
+from tests.tail.logged import close_server_functions
+from thresher.db.log_emitter import emit_function
 from thresher.db.lsn import lsn_number
 from thresher.db.names import TableName
 from thresher.db.postgres.replication.slots import PostgresSlots
@@ -63,7 +64,7 @@ class LoggedRows(Rows):
     def write(self, connection: psycopg.Connection[Any], rows: Iterable[Sequence[Any]]) -> None:
         for topic, key, value, partition, timestamp, names, values in rows:
             content = encode((topic, key, value, tuple(names), tuple(values), partition, timestamp))
-            connection.execute("SELECT pg_logical_emit_message(true, %s, %b)", [log_prefix(TABLE), content])
+            connection.execute(f"SELECT {emit_function(TABLE)}(%b)".encode(), [content])
 
 
 class MixedTail(MixedRelay):
@@ -86,6 +87,8 @@ class MixedTail(MixedRelay):
         source = TableSource(table=named) if self.via is Via.TABLE else LogSource(outbox=TABLE)
         with closing(connect(self.dsn, "test")) as connection:
             create_slot(PostgresSlots(connection), SLOT, SLOT, source)
+            if isinstance(source, LogSource):
+                close_server_functions(connection, TABLE)
         self._client = AdminClient({"bootstrap.servers": stack.kafka.bootstrap, "log_level": 0})
 
     def program(self, *, transforms: bool = True, **settings: Any) -> Program:

@@ -11,6 +11,7 @@ from confluent_kafka import Message
 
 from tests.processes import eventually
 from tests.relay.relaying import POLICY, POLL_SECONDS, RELAYED_SECONDS, Asking, Relaying, read_committed
+from tests.tail.logged import close_server_functions
 from thresher.db import TableName
 from thresher.db.log_slots import LogSlot
 from thresher.db.postgres.replication.slots import PostgresSlots
@@ -71,6 +72,9 @@ class TailPlace(Asking):
     def create_slot(self) -> None:
         with self.slots() as slots:
             create_slot(slots, self.slot, self.slot, self.source)
+        if isinstance(self.source, LogSource):
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                close_server_functions(connection, self.source.outbox)
 
     def found_slot(self) -> LogSlot | None:
         with self.slots() as slots:

@@ -1,7 +1,10 @@
 """Replication frames as a server sends them, built for tests."""
 
+import hmac
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from thresher.db.log_emitter import LogKey
 
 EPOCH = 946_684_800_000_000
 # Type OIDs by column name, in Thresher's own shape.
@@ -12,6 +15,25 @@ COLUMNS = {
 }  # fmt: skip
 
 
+KEY = bytes(range(64))
+XID = 7
+
+
+def log_key(key: bytes = KEY) -> LogKey:
+    return LogKey(bytes(byte ^ 0x36 for byte in key), bytes(byte ^ 0x5C for byte in key))
+
+
+def log_keys(**keys: bytes) -> tuple[int, Mapping[int, LogKey]]:
+    """Return what the database says of its keys: `k1=…` is the first one."""
+    return 0, {int(name[1:]): log_key(key) for name, key in (keys or {"k1": KEY}).items()}
+
+
+def sealed(content: bytes, prefix: str, place: int, *, number: int = 1, key: bytes = KEY, xid: int = XID) -> bytes:
+    """Return a message as an outbox's function writes it, sealed by the library's HMAC."""
+    bound = prefix.encode() + b"\0" + struct.pack(">IQ", xid, place)
+    return struct.pack(">BiQ", 2, number, place) + hmac.digest(key, bound + content, "sha256") + content
+
+
 def data(message: bytes, at: int) -> bytes:
     return struct.pack(">cQQq", b"w", at, at, 0) + message
 
@@ -20,8 +42,8 @@ def keep_alive(at: int, *, reply: bool = False) -> bytes:
     return struct.pack(">cQqB", b"k", at, 0, reply)
 
 
-def begin(commit: int, time: int = EPOCH) -> bytes:
-    return struct.pack(">cQqI", b"B", commit, time - EPOCH, 7)
+def begin(commit: int, time: int = EPOCH, xid: int = XID) -> bytes:
+    return struct.pack(">cQqI", b"B", commit, time - EPOCH, xid)
 
 
 def commit(commit_: int, end: int, time: int = EPOCH) -> bytes:

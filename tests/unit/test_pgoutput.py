@@ -12,9 +12,10 @@ from thresher.db.lsn import lsn_number, lsn_text
 from thresher.db.names import InvalidName, TableName
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
-from thresher.outbox.log_message import encode
+from thresher.outbox.log_message import encode, encode_all
 from thresher.tail.chunk import Chunk
 from thresher.tail.log_reader import LogReader
+from thresher.tail.log_seal import LogKeys
 from thresher.tail.log_source import LogSource, TableSource
 from thresher.tail.pgoutput import (
     Begin,
@@ -171,7 +172,7 @@ def test_a_message_with_an_invalid_timestamp_is_kept_whole() -> None:
     late = content() + b"\x30" + b"\xff" * 9 + b"\x01"
     made = log_reader()
     made.feed(wire.data(wire.begin(900), 1))
-    made.feed(wire.data(wire.message(40, "thresher:app.outbox", late), 40))
+    made.feed(emitted(late))
     row = taken(made).rows[0]
     assert (row[2], row[4], row[9]) == ("", late, "timestamp")
 
@@ -250,17 +251,21 @@ def test_deimos_rows_are_read(key: bytes | None, partition_key: bytes | None, ch
 
 
 def log_reader() -> LogReader:
-    return LogReader(LogSource(outbox=OUTBOX))
+    return LogReader(LogSource(outbox=OUTBOX), LogKeys(wire.log_keys))
 
 
 def content(topic: str = "orders") -> bytes:
     return encode((topic, b"k", b"v", ("a",), (b"1",), 3, None))
 
 
+def emitted(content: bytes, at: int = 40, prefix: str = "thresher:app.outbox") -> bytes:
+    return wire.data(wire.message(at, prefix, wire.sealed(content, prefix, at - 1)), at)
+
+
 def test_messages_of_the_outbox_become_rows() -> None:
     made = log_reader()
     made.feed(wire.data(wire.begin(900, wire.EPOCH + 5), 1))
-    made.feed(wire.data(wire.message(40, "thresher:app.outbox", content()), 40))
+    made.feed(emitted(content()))
     chunk = taken(made)
     moment = datetime(2000, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
     assert chunk.rows == [(40, moment, "orders", b"k", b"v", ("a",), (b"1",), 3, None, None)]
@@ -272,16 +277,36 @@ def test_messages_of_others_are_ignored() -> None:
     made.feed(wire.data(wire.message(30, "thresher:app.outbox", content(), transactional=False), 30))
     made.feed(wire.data(wire.begin(900), 1))
     for prefix in ("thresher:outbox", "thresher:app.outbox2", "", "x"):
-        made.feed(wire.data(wire.message(40, prefix, content()), 40))
+        made.feed(emitted(content(), prefix=prefix))
     assert made.take() is None
+    assert made.refused == 0
 
 
 def test_an_unreadable_message_becomes_a_row_that_holds_it() -> None:
     made = log_reader()
     made.feed(wire.data(wire.begin(900), 1))
-    made.feed(wire.data(wire.message(40, "thresher:app.outbox", b"\x09rubbish"), 40))
-    row = taken(made).rows[0]
-    assert (row[0], row[2], row[4], row[9]) == (40, "", b"\x09rubbish", "message")
+    for at, rubbish in ((40, b"\x09rubbish"), (50, b"\x02\x05cut"), (60, b"\x02")):
+        made.feed(emitted(rubbish, at))
+        row = taken(made).rows[0]
+        assert (row[0], row[2], row[4], row[9]) == (at, "", rubbish, "message")
+
+
+def test_messages_of_a_batch_have_places_and_ids_of_their_own() -> None:
+    rows = [(f"t{number}", None, None, (), (), None, None) for number in range(3)]
+    (batch,) = encode_all(rows)
+    made = log_reader()
+    made.feed(wire.data(wire.begin(900), 1))
+    made.feed(emitted(batch))
+    chunk = taken(made)
+    assert [(row[0], row[2]) for row in chunk.rows] == [(40, "t0"), (41, "t1"), (42, "t2")]
+    assert chunk.positions == [Position(900, 40, place) for place in range(3)]
+
+
+def test_an_unreadable_message_of_a_batch_spoils_no_other() -> None:
+    made = log_reader()
+    made.feed(wire.data(wire.begin(900), 1))
+    made.feed(emitted(b"\x02\x03\x0a\x01a\x02\xff\xff\x03\x0a\x01b"))
+    assert [(row[2], row[4]) for row in taken(made).rows] == [("a", None), ("", b"\x01\xff\xff"), ("b", None)]
 
 
 def test_a_table_source_reads_no_messages() -> None:

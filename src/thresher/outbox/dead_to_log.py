@@ -9,7 +9,7 @@ from typing import Any
 
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName, statement
-from thresher.db.log_names import log_prefix, slot_name
+from thresher.db.log_names import slot_name
 from thresher.db.postgres.control import ControlTable, control_table
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.dead_rows import PostgresDeadRows
@@ -17,6 +17,7 @@ from thresher.db.postgres.sessions import exists
 from thresher.outbox.log_message import encode
 from thresher.outbox.log_slot import SlotWatch
 from thresher.outbox.shape import Shape
+from thresher.outbox.unpolled import LogWriter
 
 
 def replay_to_log(
@@ -35,10 +36,9 @@ def replay_to_log(
     """
     _require_read(connection, outbox)
     SlotWatch(slot or slot_name(outbox)).require(connection)
-    prefix = log_prefix(outbox)
+    writer = LogWriter(outbox)
     rows = PostgresDeadRows(connection, outbox, Shape.THRESHER).take(topic=topic, kind=kind, ids=ids)
-    for row in rows:
-        OwnCursor(connection).execute(statement("log_emit"), [prefix, _content(row)])
+    writer.emit(connection, [_content(row) for row in rows])
     return len(rows)
 
 

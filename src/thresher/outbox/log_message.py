@@ -1,4 +1,4 @@
-"""The encoding of a message in Postgres' WAL: one byte for the version, then a protocol buffer.
+"""The encoding of messages in Postgres' WAL: one byte for the version, then a protocol buffer.
 
     message LogMessage {
       string topic = 1;
@@ -13,16 +13,19 @@
 It is encoded and decoded here by hand: an application needs no protobuf library, and decoding has to be fast. Any
 protobuf encoder produces the same content. Unknown fields are skipped; another version is refused.
 
+Version 2 is several messages in one: each a length as protocol buffers write it, then that many bytes of message.
+
 Any writer of an outbox may send any bytes. Decoding takes time and memory in proportion to the content, up to a bound:
 content with more than `MOST_HEADERS` headers, or with far more fields than those, is refused as soon as that is known.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from thresher.outbox.admission import MOST_HEADERS, Row
 
-VERSION = 1
+VERSION, BATCH = 1, 2
 
 # Tags: the field's number, and the wire type: a number (0), or a length and that many bytes (2).
 _TOPIC, _KEY, _VALUE, _HEADER, _PARTITION, _TIMESTAMP = 0x0A, 0x12, 0x1A, 0x22, 0x28, 0x30
@@ -30,6 +33,10 @@ _NAME, _CONTENT = 0x0A, 0x12
 _KNOWN = frozenset({_TOPIC, _KEY, _VALUE, _HEADER, _PARTITION, _TIMESTAMP})
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _FIRST = bytes([VERSION, _TOPIC])
+_SINGLE_VERSION, _BATCH_VERSION = bytes([VERSION]), bytes([BATCH])
+# The bounds of a batch: what is written, and what is read. A larger message is alone in its content.
+_BATCH_MESSAGES, _BATCH_BYTES = 1_000, 64 * 2**10
+MOST_BATCH_MESSAGES, MOST_BATCH_BYTES = 10_000, 2**20
 # Most lengths fit one byte.
 _LENGTHS = [bytes([size]) for size in range(128)]
 _NUMBER_BYTES = 10
@@ -75,6 +82,52 @@ def encode(row: Row) -> bytes:
     if timestamp is not None:
         parts += (b"\x30", _length((timestamp - _EPOCH) // _MICROSECOND))
     return b"".join(parts)
+
+
+def encode_all(rows: Iterable[Row]) -> list[bytes]:
+    """Return the encoded contents of admitted messages, in order: in batches, because each content has a cost."""
+    contents: list[bytes] = []
+    parts: list[bytes] = []
+    size = 0
+
+    def close() -> None:
+        nonlocal parts, size
+        if len(parts) > 1:
+            contents.append(_BATCH_VERSION + b"".join(_length(len(part) - 1) + part[1:] for part in parts))
+        else:
+            contents.extend(parts)
+        parts, size = [], 0
+
+    for row in rows:
+        part = encode(row)
+        if size + len(part) > _BATCH_BYTES or len(parts) == _BATCH_MESSAGES:
+            close()
+        parts.append(part)
+        size += len(part)
+    close()
+    return contents
+
+
+def split(content: bytes) -> list[bytes]:
+    """Return the messages in content, each with its version. Raises `Unreadable` for a malformed batch."""
+    if not content or content[0] != BATCH:
+        return [content]
+    end = len(content)
+    if end > MOST_BATCH_BYTES:
+        raise Unreadable(f"it is a batch of more than {MOST_BATCH_BYTES:,} bytes")
+    parts: list[bytes] = []
+    at = 1
+    try:
+        while at < end:
+            if len(parts) == MOST_BATCH_MESSAGES:
+                raise Unreadable(f"it is a batch of more than {MOST_BATCH_MESSAGES:,} messages")
+            size, at = _number(content, at)
+            parts.append(_SINGLE_VERSION + content[at : at + size])
+            at += size
+        _require(at == end and bool(parts))
+    except IndexError:
+        raise Unreadable("it is cut short") from None
+    return parts
 
 
 def decode(content: bytes) -> LoggedMessage:

@@ -10,12 +10,13 @@ from typing import Any, Literal, LiteralString
 
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName, statement
+from thresher.db.log_emitter import emit_function
 from thresher.db.log_names import log_prefix
 from thresher.db.postgres.arrays import bigint_array, bytea_array
 from thresher.db.postgres.caller_connection import is_tied
 from thresher.db.postgres.cursor import BigintArray, ByteaArray, OwnCursor
 from thresher.outbox.admission import Limits, Row
-from thresher.outbox.log_message import encode
+from thresher.outbox.log_message import encode_all
 from thresher.outbox.shape import Shape
 
 Via = Literal["table", "log"]
@@ -51,22 +52,28 @@ def require_sensible(via: str, shape: Shape, limits: Limits, *, keep: bool, slot
 
 
 class LogWriter:
-    """Writes messages to the WAL only, in the caller's transaction."""
+    """Writes messages to the WAL only, in the caller's transaction, by the function that seals them."""
 
     def __init__(self, outbox: TableName) -> None:
-        self._prefix = log_prefix(outbox)
+        log_prefix(outbox)  # raises if another outbox could share it
+        # The statements have parameters: a percent sign in a name must not look like one.
+        function = emit_function(outbox).replace("%", "%%")
+        self._emit, self._emit_many = (statement(name, emit=function) for name in ("log_emit", "log_emit_many"))
 
     def write(self, connection: Any, rows: Sequence[Row]) -> None:
         """Write admitted messages in order, all or none of them."""
-        contents = [encode(row) for row in rows]
+        self.emit(connection, encode_all(rows))
+
+    def emit(self, connection: Any, contents: Sequence[bytes]) -> None:
+        """Write encoded contents in order, all or none of them."""
         cursor = OwnCursor(connection)
         if len(contents) == 1:
-            cursor.execute(statement("log_emit"), [self._prefix, contents[0]], binary=True)
+            cursor.execute(self._emit, [contents[0]], binary=True)
             return
         # In autocommit each statement is a transaction: to write all or none, one statement has to carry everything.
         most = _STATEMENT_BYTES if is_tied(connection) else sum(map(len, contents)) + 1
         for part in _parts(contents, most):
-            cursor.execute(statement("log_emit_many"), [self._prefix, ByteaArray(bytea_array(part))])
+            cursor.execute(self._emit_many, [ByteaArray(bytea_array(part))])
 
 
 class InsertDeleteWriter:

@@ -159,7 +159,8 @@ class Outbox:
         if self._slot is not None:
             self._slot.require(connection)
         if self._log is not None:
-            self._log.write(connection, rows)
+            with _remedied("'thresher tail slot create --via log' creates the function, and tells the grants"):
+                self._log.write(connection, rows)
         elif self._passing is not None:
             codec = _admit_encoding(connection, rows)
             stored = self._passing.write(connection, self._insert, [_parameters(row, codec) for row in rows])
@@ -241,12 +242,12 @@ class Outbox:
 
 
 @contextmanager
-def _remedied() -> Iterator[None]:
-    """Add a note to the database's error for a missing privilege: it says where the grants are printed."""
+def _remedied(remedy: str = RIGHTS) -> Iterator[None]:
+    """Add a note to the database's error for a missing privilege or function: it says where the grants are printed."""
     try:
         yield
-    except errors.InsufficientPrivilege as error:
-        error.add_note(f"thresher: {RIGHTS}")
+    except (errors.InsufficientPrivilege, errors.UndefinedFunction) as error:
+        error.add_note(f"thresher: {remedy}")
         raise
 
 

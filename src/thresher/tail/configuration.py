@@ -139,6 +139,12 @@ class _OwnKeys(Form):
         le=31_536_000,
         description="Seconds after its create time at which a published row is deleted from the table.",
     )
+    accept_public_emit: bool = Field(
+        default=False,
+        description="Start with `via: log` although every role of the database may execute Postgres' "
+        "`pg_logical_emit_message`. None of their messages is published, but the tail receives them, of up to a "
+        "gigabyte each.",
+    )
     retained_alarm_bytes: int = Field(
         default=1 << 30,
         ge=1,
@@ -236,6 +242,7 @@ class TailForm(ServiceForm, _OwnKeys):
             transforms=self.transform,
             limits=TailLimits(**{name: getattr(self, name) for name in TailLimits.__slots__}),
             keep_seconds=self.keep_seconds,
+            accept_public_emit=self.accept_public_emit,
             retained_alarm_bytes=self.retained_alarm_bytes,
             retained_limit_bytes=self.retained_limit_bytes,
         )
@@ -260,6 +267,8 @@ def _has_an_outbox(form: TailForm, given: Mapping[str, Any]) -> Iterator[Problem
             yield "shape", "messages in the WAL have no table, and no shape but our own: leave it out"
         if given.get("keep_seconds") is not None:
             yield "keep_seconds", "messages in the WAL are in no table: there is nothing to delete"
+    elif form.accept_public_emit:
+        yield "accept_public_emit", "a tail of a table is sent no messages: leave it out"
 
 
 _KAFKA = KafkaSections(
@@ -269,7 +278,7 @@ _KAFKA = KafkaSections(
     producer=lambda given: properties("trial", given),
 )
 _RULES = (
-    Rule(frozenset({"outbox", "schema", "via", "shape", "slot", "keep_seconds"}), _has_an_outbox),
+    Rule(frozenset({"outbox", "schema", "via", "shape", "slot", "keep_seconds", "accept_public_emit"}), _has_an_outbox),
     service_form.election_keys_fit(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,

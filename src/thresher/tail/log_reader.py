@@ -6,12 +6,14 @@ Pure: frames in, chunks out. The server sends committed transactions only, one a
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from struct import error as struct_error
+from typing import NamedTuple
 
 from thresher.db.log_names import log_prefix
 from thresher.db.outbox_store import PendingRow
 from thresher.db.problem import DatabaseRefused
 from thresher.tail.chunk import Chunk
-from thresher.tail.log_rows import InsertedRows, message_row
+from thresher.tail.log_rows import InsertedRows, message_rows
+from thresher.tail.log_seal import LogKeys, Refusal, Seals
 from thresher.tail.log_source import LogSource, Source
 from thresher.tail.pgoutput import (
     DATA,
@@ -39,6 +41,14 @@ _HEADERS, _FLAW, _WITHOUT_ORIGINALS = 5, 9, 11
 _MESSAGE_FRAME, _LENGTH = Struct(">BQQqBBQ"), Struct(">I")
 
 
+class RefusedMessage(NamedTuple):
+    """A message that is not published: its position, its transaction, and the reason."""
+
+    position: int
+    xid: int
+    why: Refusal
+
+
 class LogReader:
     """The state of one stream. For one thread.
 
@@ -46,9 +56,14 @@ class LogReader:
     the thread that sends the report clears it.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, keys: LogKeys | None = None) -> None:
+        """`keys`: those that messages are sealed with, for a source without a table."""
         self._source = source
         self._prefix = f"{log_prefix(source.outbox)}\0".encode() if isinstance(source, LogSource) else None
+        self._seals = None if self._prefix is None or keys is None else Seals(self._prefix, keys)
+        # How many messages were not published, because the outbox's function did not write them; and the last of them.
+        self.refused = 0
+        self.last_refused: RefusedMessage | None = None
         # OID of a relation → the reader of its rows; None if it is not our table.
         self._tables: dict[int, InsertedRows | None] = {}
         # The transaction that is being read (None between two), its commit time, and its last change that was counted.
@@ -116,14 +131,22 @@ class LogReader:
     def _feed_message(self, frame: bytes) -> int:
         at: int
         _, at, _, _, _, flags, position = _MESSAGE_FRAME.unpack_from(frame)
-        prefix = self._prefix
+        prefix, seals = self._prefix, self._seals
         # A non-transactional message is ignored: it is in the WAL even if its transaction rolls back.
-        if prefix is not None and flags & 1 and frame.startswith(prefix, _MESSAGE_FRAME.size):
+        if seals and prefix is not None and flags & 1 and frame.startswith(prefix, _MESSAGE_FRAME.size):
             start = _MESSAGE_FRAME.size + len(prefix) + 4
             if _LENGTH.unpack_from(frame, start - 4)[0] != len(frame) - start:
                 raise Garbled("a message that came from the server is cut short")
-            self._count(at)
-            self._add(message_row(position, self._committed, frame[start:]), len(frame))
+            content = seals.opened(frame[start:], position)
+            if isinstance(content, Refusal):
+                self.refused += 1
+                self.last_refused = RefusedMessage(position=position, xid=self._transaction().xid, why=content)
+                return at
+            rows = message_rows(position, self._committed, content)
+            size = len(frame) // len(rows)
+            for row in rows:
+                self._count(at)
+                self._add(row, size)
         return at
 
     def _feed_other(self, message: bytes) -> None:
@@ -131,6 +154,8 @@ class LogReader:
         if isinstance(change, Begin):
             self._begin, self._change = change, 0
             self._committed = _EPOCH + timedelta(0, 0, change.commit_time)
+            if self._seals:
+                self._seals.begin(change.xid)
         elif isinstance(change, Commit):
             if self._transaction().commit != change.commit:
                 raise Garbled("the server committed another transaction than it began")

@@ -15,7 +15,7 @@ from thresher.db.outbox_store import PendingRow
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
 from thresher.outbox.admission import MOST_HEADERS
-from thresher.outbox.log_message import Unreadable, decode
+from thresher.outbox.log_message import Unreadable, decode, split
 from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, TEXT, Garbled, Relation
 
 # OIDs of built-in types in pg_type, which never change.
@@ -243,11 +243,21 @@ class InsertedRows:
         return names
 
 
-def message_row(position: int, created: datetime, content: bytes) -> PendingRow:
-    """Return the row of a log message: its id is the position, its create time the commit time.
+def message_rows(position: int, created: datetime, content: bytes) -> list[PendingRow]:
+    """Return the rows of a log message. Their ids count from its position, their create time is the commit time.
 
     Content that cannot be read becomes a row with a flaw whose value is the whole content: nothing of it is lost.
     """
+    try:
+        parts = split(content)
+    except Unreadable:
+        return [(position, created, "", None, content, _NO_HEADERS, _NO_HEADERS, None, None, "message")]
+    if len(parts) == 1:
+        return [_message_row(position, created, parts[0])]
+    return [_message_row(position + number, created, part) for number, part in enumerate(parts)]
+
+
+def _message_row(position: int, created: datetime, content: bytes) -> PendingRow:
     try:
         topic, key, value, names, values, partition, moment = decode(content)
     except Unreadable:

@@ -18,9 +18,13 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """Transactional messages in the WAL, written by an `Outbox(via="log")` of this name."""
+    """Transactional messages in the WAL, written by an `Outbox(via="log")` of this name.
+
+    `accept_public_emit`: the tail may start although every role may write to the WAL. It publishes none of that.
+    """
 
     outbox: TableName
+    accept_public_emit: bool = False
 
 
 Source = TableSource | LogSource

@@ -67,6 +67,8 @@ class TailSettings:
     limits: TailLimits = TailLimits()
     # Published rows are deleted from the table this long after their create time; None: never.
     keep_seconds: float | None = None
+    # Via log: start although every role may write messages to the WAL, which are received and refused.
+    accept_public_emit: bool = False
     # Log that the server keeps for the slot: beyond the first an alarm is raised, beyond the second the tail ends.
     retained_alarm_bytes: int = 1 << 30
     retained_limit_bytes: int | None = None
@@ -87,7 +89,7 @@ class TailSettings:
     def source(self) -> Source:
         """The source of the rows: inserts into the table, or messages in the WAL."""
         if self.via is Via.LOG:
-            return LogSource(outbox=self.outbox)
+            return LogSource(outbox=self.outbox, accept_public_emit=self.accept_public_emit)
         return TableSource(table=self.outbox, shape=self.shape)
 
     @property

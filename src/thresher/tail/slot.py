@@ -6,12 +6,13 @@ Pure functions judge what the database reports. A slot has the WAL since it was 
 import logging
 from dataclasses import dataclass
 
+from thresher.db.log_emitter import LogEmitter
 from thresher.db.log_slots import LogServer, LogSlot, Publication
 from thresher.db.lsn import lsn_text
 from thresher.db.names import TableName, quoted_name
 from thresher.db.postgres.replication.slots import PostgresSlots, publication_ddl
 from thresher.db.problem import DatabaseRefused
-from thresher.tail.log_source import Source, TableSource
+from thresher.tail.log_source import LogSource, Source, TableSource
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ def check_slot(slots: PostgresSlots, slot: str, publication: str, source: Source
         *server_problems(server),
         *publication_problems(publication, slots.publication(publication, table), table),
         *slot_problems(server, slot, found, source),
+        *(emitter_problems(slots.emitter(source.outbox).read(), source) if isinstance(source, LogSource) else ()),
     )
     return SlotCheck(server=server, slot=found, problems=problems, warnings=tuple(slot_warnings(server, found)))
 
@@ -81,6 +83,8 @@ def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Sourc
         problems += publication_problems(publication, found, table)
     if problems:
         raise LogUnreadable("no slot can be made: " + "; ".join(map(str, problems)))
+    if isinstance(source, LogSource):
+        slots.emitter(source.outbox).create()
     if found is None:
         slots.create_publication(publication, table)
     slots.create(slot, failover=server.has_failover_slots)
@@ -183,6 +187,41 @@ def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: S
         mend = f"{recreate}; then raise max_slot_wal_keep_size, and run 'thresher adopt NAME' so that the tail goes on"
         return [Problem(detail=detail, mend=mend)]
     return []
+
+
+def emitter_problems(found: LogEmitter, source: LogSource) -> list[Problem]:
+    """Return the problems of the function that writes messages to the WAL, and of who else may."""
+    if not found.exists or found.owner is None:
+        detail = (
+            f"there is no function {found.function}, with which writers put messages into the WAL, or no {found.keys}"
+        )
+        return [Problem(detail=detail, mend="'thresher tail slot key' makes both")]
+    problems = []
+    function, owner = f"{found.function}(bytea)", quoted_name(found.owner)
+    servers = ", ".join(f"pg_catalog.{name.removeprefix('pg_catalog.')}" for name in found.server_functions)
+    if not found.definer:
+        detail = f"{function} runs with its caller's rights, who cannot read its keys"
+        problems.append(Problem(detail=detail, mend=f"ALTER FUNCTION {function} SECURITY DEFINER"))
+    if not found.owner_emits:
+        detail = f"{found.owner}, the owner of {function}, may not write messages to the WAL"
+        problems.append(Problem(detail=detail, mend=f"GRANT EXECUTE ON FUNCTION {servers} TO {owner}"))
+    if found.public_executes:
+        detail = f"every role may execute {function}, and so publish"
+        problems.append(Problem(detail=detail, mend=f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC"))
+    if found.public_reads_keys:
+        detail = f"every role may read {found.keys}, and so forge messages"
+        problems.append(Problem(detail=detail, mend=f"REVOKE ALL ON {found.keys} FROM PUBLIC"))
+    if not found.keys_readable:
+        detail = f"user {found.user} may not read {found.keys}, with which messages are checked"
+        problems.append(Problem(detail=detail, mend=f"GRANT SELECT ON {found.keys} TO {quoted_name(found.user)}"))
+    if found.server_open and not source.accept_public_emit:
+        detail = (
+            "every role may write messages to the WAL by pg_logical_emit_message, of up to a gigabyte, which the tail "
+            "has to receive although it publishes none of them ('accept_public_emit' accepts that)"
+        )
+        mend = f"REVOKE EXECUTE ON FUNCTION {servers} FROM PUBLIC; GRANT EXECUTE ON FUNCTION {servers} TO {owner}"
+        problems.append(Problem(detail=detail, mend=mend))
+    return problems
 
 
 def slot_warnings(server: LogServer, slot: LogSlot | None) -> list[str]:

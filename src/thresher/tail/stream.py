@@ -19,7 +19,8 @@ from thresher.db.postgres.replication.connection import ReplicationConnection, S
 from thresher.spark.wakeup_pipe import WakeupPipe
 from thresher.tail.chunk import Chunk
 from thresher.tail.chunk_queue import ChunkQueue
-from thresher.tail.log_reader import LogReader
+from thresher.tail.log_reader import LogReader, RefusedMessage
+from thresher.tail.log_seal import LogKeys
 from thresher.tail.log_source import LogSource, Source
 from thresher.tail.pgoutput import status_report
 
@@ -44,11 +45,13 @@ class LogStream:
         slot: str,
         publication: str,
         source: Source,
+        keys: LogKeys | None = None,
         most_rows: int = 20_000,
         most_bytes: int = 16 * 2**20,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._reader = LogReader(source)
+        """`keys`: those that messages are sealed with, for a source without a table."""
+        self._reader = LogReader(source, keys)
         self._clock = clock
         self._wakeup = WakeupPipe()
         self._queue = ChunkQueue(most_rows, most_bytes, self._wakeup.wake)
@@ -80,6 +83,11 @@ class LogStream:
         The server may discard the WAL before it.
         """
         self._confirmed = max(self._confirmed, lsn)
+
+    @property
+    def refused(self) -> tuple[int, RefusedMessage | None]:
+        """How many messages were not published because the outbox's function did not write them, and the last one."""
+        return self._reader.refused, self._reader.last_refused
 
     @property
     def server_position(self) -> int:

@@ -11,13 +11,14 @@ from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, TableShape, connect, resolve_dsn, table_name
 from thresher.cli.output import AsJson, complain, emit_json, note, result
 from thresher.cli.stack.choosing import StackName
+from thresher.db.log_emitter import LogEmitter, emit_function, keys_table
 from thresher.db.log_names import slot_name
 from thresher.db.lsn import lsn_text
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.sessions import located
 from thresher.outbox import Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
-from thresher.tail.slot import LogUnreadable, SlotCheck, check_slot, create_slot
+from thresher.tail.slot import LogUnreadable, SlotCheck, check_slot, create_slot, emitter_problems
 
 app = Commands(help="Create, check or drop the replication slot of a tail.", no_args_is_help=True)
 
@@ -31,6 +32,10 @@ class Via(enum.StrEnum):
 
 ViaOption = Annotated[Via, typer.Option("--via", help="Place of the messages: a table, or the WAL alone.")]
 SlotOption = Annotated[str | None, typer.Option("--slot", help="Name of the slot; by default thresher_OUTBOX.")]
+PublicEmitOption = Annotated[
+    bool,
+    typer.Option("--accept-public-emit", help="With --via log: every role may write to the WAL, and that is accepted."),
+]
 PublicationOption = Annotated[
     str | None, typer.Option("--publication", help="Name of the publication; by default that of the slot.")
 ]
@@ -55,10 +60,13 @@ def create(
     with _slots(ds, stack, outbox, schema, shape, via) as (slots, source, default):
         name = slot or default
         published, made = create_slot(slots, name, publication or name, source)
+        rights = _rights(slots.emitter(source.outbox).read(), source) if isinstance(source, LogSource) else []
     if published:
         result(f"publication {publication or name} created")
     kept = ", kept on standbys that synchronise slots" if made.failover else ""
     result(f"slot {name} created at {lsn_text(made.confirmed or 0)}{kept}")
+    for right in rights:
+        note(right)
 
 
 @app.command()
@@ -71,10 +79,11 @@ def check(
     via: ViaOption = Via.TABLE,
     slot: SlotOption = None,
     publication: PublicationOption = None,
+    accept_public_emit: PublicEmitOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Check whether the WAL can be read, and how much of it is kept; exit code 4 and a remedy if it cannot."""
-    with _slots(ds, stack, outbox, schema, shape, via) as (slots, source, default):
+    with _slots(ds, stack, outbox, schema, shape, via, accepting=accept_public_emit) as (slots, source, default):
         name = slot or default
         found = check_slot(slots, name, publication or name, source)
     if as_json:
@@ -90,6 +99,32 @@ def check(
                 f"slot {name} can be read from {start} on; the server keeps {kept:,} bytes of WAL for it",
             )
     raise typer.Exit(LogUnreadable.exit_code if found.problems else 0)
+
+
+@app.command()
+def key(
+    ds: DataSource = None,
+    stack: StackName = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+) -> None:
+    """Add a key with which messages of an outbox without a table are sealed; create the function if it is missing.
+
+    Running tails read a new key by themselves. Messages that an older key sealed are published while it is there.
+    """
+    name = table_name(outbox, schema)
+    with connect(resolve_dsn(ds, stack)) as connection:
+        connection.autocommit = True
+        emitter = PostgresSlots(connection).emitter(name)
+        made = emitter.create()
+        number = None if made else emitter.new_key()
+        rights = _rights(emitter.read(), LogSource(outbox=name))
+    if number is not None:
+        result(f"key {number} added to {keys_table(name)}: messages are sealed with it from now on")
+        return
+    result(f"function {emit_function(name)} and its keys created")
+    for right in rights:
+        note(right)
 
 
 @app.command()
@@ -116,15 +151,31 @@ def drop(
 
 @contextmanager
 def _slots(
-    ds: str | None, stack: str | None, outbox: str, schema: str | None, shape: Shape, via: Via
+    ds: str | None,
+    stack: str | None,
+    outbox: str,
+    schema: str | None,
+    shape: Shape,
+    via: Via,
+    *,
+    accepting: bool = False,
 ) -> Iterator[tuple[PostgresSlots, Source, str]]:
     name = table_name(outbox, schema)
     with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
-        source: Source = LogSource(outbox=name)
+        source: Source = LogSource(outbox=name, accept_public_emit=accepting)
         if via is Via.TABLE:
             source = TableSource(table=located(connection, name), shape=shape)
         yield PostgresSlots(connection), source, slot_name(name)
+
+
+def _rights(found: LogEmitter, source: LogSource) -> list[str]:
+    """Return the grants that are left to do."""
+    granted = [
+        f"writers need: GRANT EXECUTE ON FUNCTION {found.function}(bytea) TO …",
+        f"the tail's role needs: GRANT SELECT ON {found.keys} TO …",
+    ]
+    return [*granted, *map(str, emitter_problems(found, source))]
 
 
 def _plain(name: str, found: SlotCheck) -> dict[str, object]:

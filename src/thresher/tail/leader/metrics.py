@@ -38,6 +38,10 @@ _BY_SHARD: dict[str, Family] = {
         "tail_foreign_progress_records", "Records on the progress topic that others wrote, and that were skipped.",
         "shard",
     ),
+    "refused_messages": _counter(
+        "tail_refused_messages", "Messages in the WAL that were not published: the outbox's function did not write "
+        "them.", "shard",
+    ),
     "transactions": _counter("tail_transactions", "Kafka transactions committed.", "shard"),
 }  # fmt: skip
 _DEAD = _counter(

@@ -14,7 +14,7 @@ from thresher.tail.leader.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.tail.settings import TailSettings
 
 # The shard's counters and gauges that the page shows.
-_COUNTS = ("filtered", "dead", "recovered", "transactions")
+_COUNTS = ("filtered", "dead", "recovered", "refused_messages", "transactions")
 _GAUGES = ("buffered_rows", "buffered_bytes", "lag_seconds")
 
 

@@ -4,6 +4,7 @@
 a newer term, or its producer is fenced. A slot has one reader, so there is one shard.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -26,9 +27,12 @@ from thresher.tail.leader.report import TailReport
 from thresher.tail.leader.take_over import driver_store_of, take_over
 from thresher.tail.leader.watch import TailWatch
 from thresher.tail.settings import POLICY, TailAssignment, TailSettings
+from thresher.tail.shard.refused_messages import EVENT as REFUSED
 
 # Time-outs for the database's answer: whether the term was restored away, and which lock a step waits for.
 _LOOK_SECONDS, _EXPLAIN_SECONDS = 10.0, 5.0
+# How long it is an alarm that somebody has written messages past the outbox's function.
+_REFUSED_SECONDS = 3600.0
 # The modules that the shard needs.
 PRELOAD = ("thresher.tail.shard.steps", "thresher.delivery.transforms")
 
@@ -83,6 +87,8 @@ class TailTerm:
         settings = assignment.settings
         self._held = HeldTopics(settings.name, hint=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: TailWatch | None = None
+        # What the shard told last of messages that others wrote, and until when that is an alarm.
+        self._refused, self._refused_until = "", 0.0
 
     @property
     def id(self) -> str:
@@ -104,7 +110,8 @@ class TailTerm:
     def alarms(self) -> Mapping[str, str]:
         """The held topics with their reasons, and the alarms of the watch."""
         watch = self._watch
-        return {**self._held.alarms, **(watch.alarms if watch else {})}
+        refused = {"refused messages": self._refused} if time.monotonic() < self._refused_until else {}
+        return {**self._held.alarms, **(watch.alarms if watch else {}), **refused}
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[PeriodicCheck]]:
@@ -117,6 +124,13 @@ class TailTerm:
         """Handle an event of the shard."""
         if event == "log read":
             self._board.first_xid = fields["first_xid"]
+            return
+        if event == REFUSED:
+            self._refused_until = time.monotonic() + _REFUSED_SECONDS
+            self._refused = (
+                f"{fields['messages']} messages in the WAL were not published, the last at {fields['at']}: "
+                f"{fields['why']}. 'thresher tail slot check --via log' says who may write there"
+            )
             return
         self._held.observe(shard, event, fields)
 

@@ -5,15 +5,18 @@ an open Kafka transaction. The successor ends the session, and its `init_transac
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
 from thresher.core.errors import Superseded
 from thresher.db.control import TAIL
+from thresher.db.log_emitter import LogKey
 from thresher.db.postgres.replication.connection import ReplicationConnection, SystemIdentity
 from thresher.db.postgres.replication.dead_changes import DeadChanges
+from thresher.db.postgres.replication.emitter import PostgresEmitter
 from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.sessions import connect_within
 from thresher.db.postgres.store import PostgresStore
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
@@ -33,6 +36,7 @@ from thresher.kafka.transactional import TransactionalProducer
 from thresher.spark.worker.shard import Shard
 from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
+from thresher.tail.log_seal import LogKeys
 from thresher.tail.log_source import TableSource
 from thresher.tail.log_state import LogState, Missing, judged, require_unchanged, what_to_do
 from thresher.tail.problem import LogLost
@@ -43,6 +47,9 @@ from thresher.tail.shard.settling import TailSettling
 from thresher.tail.shard.span_watch import SpanWatch
 from thresher.tail.slot import LogUnreadable, free_slot, require_readable
 from thresher.tail.stream import LogStream
+
+# The time-out of the query for keys: the server ends a stream whose reader is silent for a minute.
+_KEYS_SECONDS = 10.0
 
 
 class TailAttempt:
@@ -151,6 +158,7 @@ class TailAttempt:
             slot=settings.slot_name,
             publication=settings.publication_name,
             source=source,
+            keys=None if isinstance(source, TableSource) else self._log_keys(),
         )
         try:
             # While the stream is open, nobody else can advance or drop the slot.
@@ -174,6 +182,16 @@ class TailAttempt:
         oldest, clock = self.buffer.oldest_us, self._transactions.clock
         waits = 0 if oldest is None or clock is None else max(0, clock.now_us() - oldest)
         self._shard.gauge("lag_seconds", waits / 1_000_000)
+
+    def _log_keys(self) -> LogKeys:
+        """Return the keys of messages, over a session of the stream's thread that is opened for the first message."""
+        settings = self._assignment.settings
+
+        def read() -> tuple[int, Mapping[int, LogKey]]:
+            with closing(connect_within(_KEYS_SECONDS)(settings.dsn, self._application)) as connection:
+                return PostgresEmitter(connection, settings.outbox).keys()
+
+        return LogKeys(read)
 
     def _recovered(self, effect: Recovered) -> None:
         assignment, settings = self._assignment, self._assignment.settings

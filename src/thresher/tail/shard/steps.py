@@ -19,6 +19,7 @@ from thresher.spark.worker.shard import Shard
 from thresher.tail.protocol import protocol
 from thresher.tail.settings import TailAssignment
 from thresher.tail.shard.attempt import TailAttempt
+from thresher.tail.shard.refused_messages import RefusedMessages
 
 _LOOK_SECONDS = 0.05
 
@@ -47,9 +48,12 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
         # No wait between reads: a read itself waits for the WAL.
         waits=every(0.0),
     )
+    refused = RefusedMessages(shard, assignment.settings.outbox)
     with closing(prefetch):
         while not shard.stopping:
             attempt.show()
+            if attempt.stream is not None:
+                refused.show(*attempt.stream.refused)
             yield attempt.ahead.take(_LOOK_SECONDS) or NOTHING_YET
 
 

@@ -10,6 +10,7 @@ from thresher.db.log_slots import LogServer, LogSlot, Publication, SlotMark, mar
 from thresher.db.lsn import lsn_number
 from thresher.db.names import TableName, quoted_name
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.replication.emitter import PostgresEmitter
 from thresher.db.postgres.sessions import explained
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.statements import statement
@@ -88,6 +89,10 @@ class PostgresSlots:
         """Return what `mark` has noted beside a publication; None if it has not."""
         row = self._one("log_marked", [publication])
         return None if row is None else mark_of(row[0])
+
+    def emitter(self, outbox: TableName) -> PostgresEmitter:
+        """Return the function that writes an outbox's messages to the WAL."""
+        return PostgresEmitter(self._connection, outbox)
 
     def drop(self, name: str) -> None:
         """Drop a slot and release the WAL that was kept for it. Raises `DatabaseRefused` while it is being read."""

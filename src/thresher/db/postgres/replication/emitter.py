@@ -1,0 +1,71 @@
+"""The function that writes an outbox's messages to the WAL: its state, its creation, and its keys."""
+
+from collections.abc import Mapping
+from typing import Any, LiteralString
+
+import psycopg
+
+from thresher.db.log_emitter import LogEmitter, LogKey, emit_function, emitter_ddl, keys_table
+from thresher.db.lsn import lsn_number
+from thresher.db.names import TableName
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import explained
+from thresher.db.problem import DatabaseLost, DatabaseRefused
+from thresher.db.statements import statement
+
+
+class PostgresEmitter:
+    """One outbox's function, over one connection in autocommit."""
+
+    def __init__(self, connection: psycopg.Connection[Any], outbox: TableName) -> None:
+        self._connection, self._outbox = connection, outbox
+        self._function, self._keys = emit_function(outbox), keys_table(outbox)
+
+    def read(self) -> LogEmitter:
+        """Return the function's state, and who may execute the server's own functions."""
+        row = self._one(statement("log_emitter"), {"emit": self._function, "keys": self._keys})
+        exists, definer, owner, executes, reads, readable, owner_emits, server_open, functions, user = row
+        return LogEmitter(
+            function=self._function,
+            keys=self._keys,
+            exists=exists,
+            definer=definer,
+            owner=owner,
+            public_executes=executes,
+            public_reads_keys=reads,
+            keys_readable=readable,
+            owner_emits=owner_emits,
+            server_functions=tuple(functions or ()),
+            server_open=bool(server_open),
+            user=user,
+        )
+
+    def create(self) -> bool:
+        """Create the function, its table of keys and the first key, in one transaction; False if it exists."""
+        if self.read().exists:
+            return False
+        schema = self._outbox.schema or self._one("SELECT current_schema()")[0]
+        if schema is None:
+            raise DatabaseRefused("no schema of the search_path exists, so the function has no place: name its schema")
+        with explained(), self._connection.transaction():
+            OwnCursor(self._connection).execute(emitter_ddl(self._outbox, schema).encode())
+        return True
+
+    def new_key(self) -> int:
+        """Add a key, with which messages are sealed from now on; return its number."""
+        return int(self._one(statement("log_key_create", keys=self._keys))[0])
+
+    def keys(self) -> tuple[int, Mapping[int, LogKey]]:
+        """Return the keys, and a position of the WAL: each message before it is sealed with one of them."""
+        # In this order: a key that a message before the position was sealed with was committed before it.
+        end = lsn_number(self._one(statement("tail_log_end"))[0])
+        with explained():
+            found = OwnCursor(self._connection).execute(statement("log_keys", keys=self._keys)).fetchall()
+        return end, {id_: LogKey(inner, outer) for id_, inner, outer in found}
+
+    def _one(self, query: LiteralString, values: Any = None) -> tuple[Any, ...]:
+        with explained():
+            row = OwnCursor(self._connection).execute(query, values).fetchone()
+        if row is None:
+            raise DatabaseLost("the database returned no row where one was expected")
+        return row
