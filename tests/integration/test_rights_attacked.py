@@ -5,7 +5,7 @@ import json
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.attacks import REFUSED, anywhere, try_all
 from thresher.cli import dead
 from thresher.cli.schema import print_ddl
 from thresher.db import TableName
@@ -23,9 +24,6 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Outbox, Shape
 from thresher.publisher.dispatch_table import DispatchRefused, DispatchTable, NotNow
 
-# What Postgres says to a role that lacks a right, or that does not own a table.
-_REFUSED = psycopg.errors.InsufficientPrivilege
-_LOCKS = "LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"
 _TABLES = (
     "orders", "orders_dead", "orders_archive", "orders_lock", "bills", "bills_dead", "bills_archive", "bills_lock",
     "thresher_relay", "thresher_lease", "thresher_lock", "thresher_archive_batches",
@@ -94,17 +92,6 @@ class Scene:
         return found
 
 
-def try_all(dsn: str, statements: Iterable[str]) -> None:
-    """Check that each statement, in a transaction that commits, is refused or finds nothing."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            with contextlib.suppress(_REFUSED), connection.transaction():
-                cursor = connection.execute(statement.encode())
-                found = cursor.fetchall() if cursor.description is not None else cursor.rowcount
-                # A grant without the right to it is a warning.
-                assert found in (0, []) or statement.startswith("GRANT"), f"allowed: {statement}, {found}"
-
-
 @pytest.fixture
 def scene(dsn: str, capsys: pytest.CaptureFixture[str]) -> Iterator[Scene]:
     made = Scene(dsn, capsys)
@@ -112,27 +99,6 @@ def scene(dsn: str, capsys: pytest.CaptureFixture[str]) -> Iterator[Scene]:
     for role in made.made:
         if made.sql(f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
             made.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
-
-
-def anywhere(*tables: str, but: Callable[[str], bool] = lambda _: False) -> list[str]:
-    """Return attacks that no printed role may do on any table."""
-    made = [
-        statement.format(table=table)
-        for table in tables
-        for statement in (
-            "TRUNCATE {table}",
-            "ALTER TABLE {table} DISABLE ROW LEVEL SECURITY",
-            "ALTER TABLE {table} ADD COLUMN more text",
-            "CREATE TRIGGER t BEFORE INSERT ON {table} EXECUTE FUNCTION suppress_redundant_updates_trigger()",
-            "CREATE RULE r AS ON INSERT TO {table} DO INSTEAD NOTHING",
-            "CREATE POLICY p ON {table} USING (true)",
-            "CREATE INDEX ON {table} ((1))",
-            "DROP TABLE {table}",
-            "GRANT ALL ON {table} TO PUBLIC",
-            _LOCKS,
-        )
-    ]
-    return [*(each for each in made if not but(each)), "CREATE TABLE planted (n int)", "CREATE SCHEMA planted"]
 
 
 def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> None:
@@ -200,7 +166,7 @@ def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> No
             assert connection.execute(f"SELECT name FROM {table}".encode()).fetchall() == [("orders",)]
         # Who switches policies off sees an error, not fewer rows.
         connection.execute("SET row_security = off")
-        with pytest.raises(_REFUSED, match="row-level security"):
+        with pytest.raises(REFUSED, match="row-level security"):
             connection.execute("SELECT name FROM thresher_relay")
 
 

@@ -33,12 +33,10 @@ class Capture(Service):
         loaded = config if isinstance(config, CaptureConfiguration) else capture_configured(config)
         self.config = loaded
         settings, election = loaded.settings, loaded.election
-        # A suffix, since a relay's lease may have the same name.
-        name = f"{settings.name}.capture"
         super().__init__(
             CaptureWorkload(settings, hook=hook),
             election=lambda: competitor(
-                election, name=name, kafka=settings.kafka, dsn=settings.dsn, schema=settings.schema
+                election, name=settings.lease, kafka=settings.kafka, dsn=settings.dsn, schema=settings.schema
             ),
             alone=election.kind is ElectionKind.NONE,
             spark=loaded.form.spark_options,

@@ -34,6 +34,11 @@ class CaptureSettings:
         return CaptureTables(schema=self.schema)
 
     @property
+    def lease(self) -> str:
+        """The name of the capture in an election. A relay's lease may have the capture's own name."""
+        return f"{self.name}.capture"
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """The captured topics."""
         return tuple(each.topic for each in self.mappings)

@@ -165,12 +165,31 @@ def adopt(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = 
 
 
 @schema_app.command("print")
-def print_ddl(config: ConfigFile = None, stack: StackName = None) -> None:
+def print_ddl(
+    config: ConfigFile = None,
+    stack: StackName = None,
+    role: Annotated[
+        str | None, typer.Option("--role", metavar="ROLE", help="Grant this role the rights of the capture.")
+    ] = None,
+    waiting_role: Annotated[
+        str | None,
+        typer.Option("--waiting-role", metavar="ROLE", help="Grant this role the right to wait for captured records."),
+    ] = None,
+) -> None:
     """Print the DDL of capture's own tables, and of the guard columns of yours, for your migrations."""
+    from thresher.capture.store.grants import capture_grants, waiting_grants  # noqa: PLC0415
     from thresher.capture.store.schema import capture_ddl  # noqa: PLC0415
+    from thresher.election.lease import lease_ddl, lease_grants  # noqa: PLC0415
 
     settings = _settings(config, stack)
-    emit_text(capture_ddl(settings.tables, settings.mappings))
+    tables, name = settings.tables, settings.name
+    emit_text(capture_ddl(tables, settings.mappings))
+    if role is not None:
+        emit_text(lease_ddl(tables.schema))
+        emit_text("\n".join(capture_grants(tables, settings.mappings, role, capture=name)))
+        emit_text("\n".join(lease_grants(tables.schema, role, name=settings.lease)))
+    if waiting_role is not None:
+        emit_text("\n".join(waiting_grants(tables, waiting_role, capture=name)))
 
 
 @schema_app.command()

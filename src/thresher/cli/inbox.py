@@ -14,7 +14,7 @@ from thresher.db.repeatable import repeatable
 from thresher.inbox.dead import DeadMessage, dead_messages
 from thresher.inbox.dead import drop as drop_dead
 from thresher.inbox.inbox import TABLE, Inbox
-from thresher.inbox.schema import check_inbox, create_inbox, inbox_ddl
+from thresher.inbox.schema import check_inbox, create_inbox, inbox_ddl, inbox_grants, inbox_operator_grants
 
 app = Commands(help="Print, create, check or trim the inbox table.", no_args_is_help=True)
 dead_app = Commands(help="List messages that no handler could process, or drop them.", no_args_is_help=True)
@@ -29,9 +29,24 @@ Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of dead messages.
 
 
 @app.command("print")
-def print_ddl(inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
+def print_ddl(
+    inbox: InboxTable = TABLE,
+    schema: SchemaName = None,
+    role: Annotated[
+        str | None, typer.Option("--role", metavar="ROLE", help="Grant this role the rights of a consumer.")
+    ] = None,
+    operator_role: Annotated[
+        str | None,
+        typer.Option("--operator-role", metavar="ROLE", help="Grant this role the rights of 'thresher inbox'."),
+    ] = None,
+) -> None:
     """Print the DDL of the inbox's tables, for your migrations. It can be run repeatedly."""
-    emit_text(repeatable(inbox_ddl(table_name(inbox, schema))))
+    name = table_name(inbox, schema)
+    emit_text(repeatable(inbox_ddl(name)))
+    if role is not None:
+        emit_text("\n".join(inbox_grants(name, role)))
+    if operator_role is not None:
+        emit_text("\n".join(inbox_operator_grants(name, operator_role)))
 
 
 @app.command()

@@ -25,10 +25,12 @@ import psycopg
 from psycopg import conninfo, errors
 
 from thresher.db import TableName, statement
+from thresher.db.names import quoted_name
 from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.own_tables.lock_rows import create_missing
 from thresher.db.postgres.refusal import is_access_refused, is_refused, no_such_table, remedy
+from thresher.db.postgres.rights.ddl import literal, policy_ddl
 from thresher.election.candidacy import Competitor
 from thresher.election.lease_session import leader_of, mark_of, session_name
 from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused
@@ -237,6 +239,19 @@ class Lease(Competitor):
     def _pause(self, seconds: float) -> None:
         if self._woken.wait(seconds) and not self._stopping.is_set():
             self._woken.clear()
+
+
+def lease_ddl(schema: str | None) -> str:
+    """Return the DDL of the table of leases, for a role that may not create it."""
+    return statement("lease_create", TableName(table=LEASES, schema=schema))
+
+
+def lease_grants(schema: str | None, role: str, *, name: str) -> Iterator[str]:
+    """Yield the statements that let a role compete for the lease of this name, and for no other."""
+    leases = TableName(table=LEASES, schema=schema)
+    own = f"name = {literal(name)}"
+    yield f"GRANT SELECT, INSERT, UPDATE (holder, token, until, span) ON {leases} TO {quoted_name(role)};"
+    yield policy_ddl(leases, name, role, using=own, check=own)
 
 
 class LeaseConnection:

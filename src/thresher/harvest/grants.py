@@ -18,11 +18,11 @@ from thresher.db import TableName
 from thresher.db.names import quoted_name
 from thresher.db.postgres.control import control_table, modes_function
 from thresher.db.postgres.own_tables.lock_rows import lock_table
-from thresher.db.postgres.rights.ddl import block_ddl, functions_ddl, literal, policy_ddl
+from thresher.db.postgres.rights.ddl import block_ddl, functions_ddl, literal, policy_ddl, schema_usage
 from thresher.db.postgres.rights.dead_functions import dead_functions
 from thresher.db.postgres.topic_locks import locks_table
 from thresher.db.shape import Shape
-from thresher.election.lease import LEASES
+from thresher.election.lease import lease_grants
 from thresher.outbox.deimos_tables import topic_info
 
 # The columns that identify a row: a writer gets them as a receipt, and `dead replay` looks for the row by them.
@@ -38,7 +38,6 @@ _REPLAYED = {**_WRITTEN, Shape.THRESHER: f"create_time, {_MESSAGE}"}
 # The columns of shared tables that a relay changes: not the name's owner, and not the secret.
 _CONTROL_INSERT = "name, outbox, outbox_id, system_id, term, mode, shards"
 _CONTROL_UPDATE = "name, system_id, term, term_time, mode, shards, progress_topic_id, settled_on"
-_LEASE_UPDATE = "holder, token, until, span"
 _BATCH_UPDATE = "attempt, ids, create_times, versions, finish_time, row_count, first_id, last_id"
 
 
@@ -47,7 +46,7 @@ def relay_grants(outbox: TableName, shape: Shape, role: str, *, name: str, topic
     to = f"TO {quoted_name(role)};"
     control = control_table(outbox.schema)
     of_outbox, of_name = f"outbox = {literal(outbox.quoted())}", f"name = {literal(name)}"
-    yield _usage(outbox, to)
+    yield from schema_usage(outbox.schema, role)
     yield f"GRANT SELECT, DELETE ON {outbox} {to}"
     if shape is Shape.DEIMOS:
         # Newer versions of Deimos make tables without the mark.
@@ -79,18 +78,10 @@ def relay_grants(outbox: TableName, shape: Shape, role: str, *, name: str, topic
             yield f"GRANT USAGE ON SEQUENCE {topic_info(outbox).companion('_id_seq')} {to}"
 
 
-def lease_grants(schema: str | None, role: str, *, name: str) -> Iterator[str]:
-    """Yield the statements that let a role compete for the lease of this name, and for no other."""
-    leases = TableName(table=LEASES, schema=schema)
-    own = f"name = {literal(name)}"
-    yield f"GRANT SELECT, INSERT, UPDATE ({_LEASE_UPDATE}) ON {leases} TO {quoted_name(role)};"
-    yield policy_ddl(leases, name, role, using=own, check=own)
-
-
 def writer_grants(outbox: TableName, shape: Shape, role: str) -> Iterator[str]:
     """Yield the statements that let a role write to the outbox, and nothing else: it cannot read a message."""
     to = f"TO {quoted_name(role)};"
-    yield _usage(outbox, to)
+    yield from schema_usage(outbox.schema, role)
     yield f"GRANT SELECT ({_RECEIPT[shape]}) ON {outbox} {to}"
     if shape is Shape.DEIMOS:
         yield "-- Rails names every column in an INSERT, id too. For Thresher's writer alone, this would do:"
@@ -108,12 +99,12 @@ def operator_grants(outbox: TableName, shape: Shape, role: str, *, owner: str) -
 
     The functions belong to the role `owner`, which is made if it is missing.
     """
-    to, to_owner = f"TO {quoted_name(role)};", f"TO {quoted_name(owner)};"
+    to_owner = f"TO {quoted_name(owner)};"
     yield functions_ddl(dead_functions(outbox, shape), owner=owner, caller=role)
     yield f"GRANT SELECT, DELETE ON {outbox.companion('_dead')} {to_owner}"
     # DELETE is for a dead row that is still in the outbox.
     yield f"GRANT INSERT (id, {_REPLAYED[shape]}), DELETE, SELECT ({_RECEIPT[shape]}) ON {outbox} {to_owner}"
-    yield _usage(outbox, to)
+    yield from schema_usage(outbox.schema, role)
 
 
 def dispatcher_grants(outbox: TableName, role: str, *, owner: str) -> Iterator[str]:
@@ -127,9 +118,5 @@ def dispatcher_grants(outbox: TableName, role: str, *, owner: str) -> Iterator[s
     yield functions_ddl([modes_function(outbox)], owner=owner, caller=role)
     yield f"GRANT SELECT (name, outbox, mode) ON {control} TO {quoted_name(owner)};"
     yield policy_ddl(control, "modes are read by a function", owner, using="true", command="SELECT")
-    yield _usage(outbox, to)
+    yield from schema_usage(outbox.schema, role)
     yield f"GRANT SELECT, UPDATE (dispatched_time) ON {outbox} {to}"
-
-
-def _usage(outbox: TableName, to: str) -> str:
-    return f"GRANT USAGE ON SCHEMA {quoted_name(outbox.schema or 'public')} {to}"

@@ -8,8 +8,10 @@ from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from thresher.db import TableName, statement
 from thresher.db.catalog import Relation
+from thresher.db.names import quoted_name
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.rights.ddl import schema_usage
 from thresher.inbox.problem import InboxRefused
 
 # The longest table name for which the dead table's name can be checked too.
@@ -25,6 +27,26 @@ _TYPES = {
 def inbox_ddl(name: TableName) -> LiteralString:
     """Return the statements that create the tables."""
     return statement("inbox_create", name)
+
+
+def inbox_grants(name: TableName, role: str) -> Iterator[str]:
+    """Yield the statements that let a role process messages once and set them aside. It cannot undo what it entered."""
+    to = f"TO {quoted_name(role)};"
+    yield from schema_usage(name.schema, role)
+    yield f"GRANT SELECT (context, message_id), INSERT (context, message_id) ON {name} {to}"
+    yield (
+        "GRANT INSERT (context, message_id, kafka_topic, kafka_partition, kafka_offset, kafka_key, kafka_value, "
+        f"kafka_header_keys, kafka_header_values, reason, attempts) ON {name.companion('_dead')} {to}"
+    )
+
+
+def inbox_operator_grants(name: TableName, role: str) -> Iterator[str]:
+    """Yield the statements that let a role trim the inbox, and list and drop dead messages."""
+    to = f"TO {quoted_name(role)};"
+    yield from schema_usage(name.schema, role)
+    # UPDATE is for the locks of a trim.
+    yield f"GRANT SELECT, DELETE, UPDATE (received_time) ON {name} {to}"
+    yield f"GRANT SELECT, DELETE ON {name.companion('_dead')} {to}"
 
 
 def create_inbox(connection: Connection[Any], name: TableName) -> bool:

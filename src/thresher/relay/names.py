@@ -4,7 +4,7 @@ from thresher.db import TableName, statement
 from thresher.db.postgres.control import control_table
 from thresher.db.postgres.own_tables.lock_rows import lock_table
 from thresher.db.shape import BUCKETS, Shape
-from thresher.election.lease import LEASES
+from thresher.election.lease import lease_ddl
 
 
 def companions(outbox: TableName, shape: Shape) -> list[str]:
@@ -13,7 +13,7 @@ def companions(outbox: TableName, shape: Shape) -> list[str]:
         statement(f"{shape.prefix}_dead_create", outbox),
         statement("control_create", control_table(outbox.schema)),
         statement("lock_create", lock_table(outbox.schema)),
-        statement("lease_create", TableName(table=LEASES, schema=outbox.schema)),
+        lease_ddl(outbox.schema),
     ]
 
 

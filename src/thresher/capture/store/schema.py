@@ -95,3 +95,6 @@ def _own_problems(connection: Connection[Any], tables: CaptureTables) -> Iterato
     for table in tables.all:
         if str(table) not in missing and (grant := lacking_rights(connection, table, RIGHTS)) is not None:
             yield f"{table}: rights are missing: {grant}"
+        asked = OwnCursor(connection).execute(statement("capture_policies"), [table.quoted()])
+        if asked.fetchone() == (True,):
+            yield f"{table}: its policies hide every row from this role: '… schema print --role ROLE' prints the policy"

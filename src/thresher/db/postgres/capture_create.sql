@@ -1,7 +1,7 @@
 -- The tables of captures. `thresher_captures`: the leader of each capture. `thresher_capture_offsets`: the stored
 -- offsets, which are the only record of the position. An offset moves in the transaction that applies records, as a HOT
 -- update of a small row. `thresher_capture_dead`: records that could not be applied; callers that wait for a record
--- read it by its unique key.
+-- read it by its unique key. A role other than the tables' owner sees and changes only the rows that a policy gives it.
 CREATE TABLE IF NOT EXISTS {captures} (
   name       TEXT PRIMARY KEY,
   term       TEXT NOT NULL,
@@ -33,3 +33,15 @@ CREATE TABLE IF NOT EXISTS {dead} (
   reason               TEXT NOT NULL,
   UNIQUE (capture, kafka_topic, kafka_partition, kafka_offset, topic_id)
 );
+DO $thresher$
+DECLARE
+  each regclass;
+BEGIN
+  -- Not again: it waits for every session that uses the table, and others wait behind it.
+  FOREACH each IN ARRAY ARRAY[$name${captures}$name$, $name${offsets}$name$, $name${dead}$name$]::regclass[] LOOP
+    IF NOT (SELECT c.relrowsecurity FROM pg_catalog.pg_class c WHERE c.oid = each) THEN
+      EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', each);
+    END IF;
+  END LOOP;
+END
+$thresher$;

@@ -5,7 +5,7 @@ that nobody can log in as. So a caller can do what the function does, and nothin
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -72,6 +72,12 @@ def policy_ddl(
         "check": "" if check is None else f" WITH CHECK ({check})",
     }
     return block_ddl("policy_create", **parts)
+
+
+def schema_usage(schema: str | None, role: str) -> Iterator[str]:
+    """Yield the grant of a schema's objects by name; nothing without a schema, which the search_path decides."""
+    if schema is not None:
+        yield f"GRANT USAGE ON SCHEMA {quoted_name(schema)} TO {quoted_name(role)};"
 
 
 def block_ddl(template: str, /, **parts: str) -> str:
