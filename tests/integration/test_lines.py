@@ -305,19 +305,48 @@ def test_what_crosses_the_network_tells_strangers_nothing(over_tcp: LinePlace) -
         assert secret not in seen
 
 
-def test_a_task_tells_a_false_driver_nothing(
+def test_a_task_tells_a_false_driver_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thresher.spark.worker.line._CONNECT_SECONDS", 1.0)
+    heard: list[dict[str, Any]] = []
+    with socket.create_server(("127.0.0.1", 0)) as false:
+
+        def pretend() -> None:
+            """Answer as a driver that does not have the key, and would welcome anybody."""
+            while True:
+                try:
+                    accepted, _ = false.accept()
+                except OSError:
+                    return
+                client = FrameSocket(accepted)
+                with contextlib.suppress(ConnectionBroken):
+                    while True:
+                        for frame in client.receive():
+                            heard.append(frame)
+                            proof = LineKey.make().proof("challenge", frame.get("nonce", ""), make_nonce())
+                            client.send({"is": "challenge", "nonce": make_nonce(), "proof": proof})
+                            client.send({"is": "welcome"})
+                        time.sleep(0.01)
+                client.close()
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        try:
+            with pytest.raises(LineUnreachable, match="no driver proved that it is this task's"):
+                line_to(DriverAddress(place=false.getsockname(), key=LineKey.make())).open()
+        finally:
+            false.shutdown(socket.SHUT_RDWR)
+            thread.join(60)
+    assert {frame["is"] for frame in heard} == {"knock"}
+
+
+def test_a_task_trusts_no_other_certificate(
     over_tcp: LinePlace, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Whoever sits between a task and its driver passes on the proofs, and cannot decrypt what follows.
     monkeypatch.setattr("thresher.spark.worker.line._CONNECT_SECONDS", 2.0)
-    with serving(over_tcp) as (address, handler):
-        # One has no key; the other passes on what it sees, and cannot decrypt it.
-        other = make_certificate(spark.context._jvm).public
-        for false in (
-            dataclasses.replace(address, key=LineKey.make()),
-            dataclasses.replace(address, certificate=other),
-        ):
-            with pytest.raises(LineUnreachable):
-                line_to(false).open()
+    other = make_certificate(spark.context._jvm).public
+    with serving(over_tcp) as (address, handler), pytest.raises(LineUnreachable, match="TLS failed"):
+        line_to(dataclasses.replace(address, certificate=other)).open()
     assert handler.frames == []
 
 
