@@ -726,7 +726,7 @@ def test_a_start_without_a_queue_is_skipped() -> None:
         0, 1, b"", encode(Marker(type=MarkerType.START, message_id=MessageId(0, 1), redeliver_after_ms=1)), 1.0
     )
     assert len(found.tracking.messages) == 0
-    assert found.tracking.figures.malformed[-1] == (0, "a Start names no queue")
+    assert found.tracking.figures.malformed[-1] == (0, "a Start names a queue of 0 bytes")
 
 
 def test_a_mark_lost_by_the_broker_is_written_again() -> None:

@@ -124,10 +124,10 @@ class Tracking:
         if id_[1] < 0 or id_[0] < SYNTHETIC:
             self.figures.set_aside(offset, f"no message has the id {id_[0]}-{id_[1]}")
         elif marker.type == START:
-            if (why := _flaw(marker, key)) is None:
+            if 0 < len(marker.key or key) <= _MOST_QUEUE_BYTES:
                 self._start(id_, marker, key, content, offset, now)
             else:
-                self.figures.set_aside(offset, why)
+                self.figures.set_aside(offset, f"a Start names a queue of {len(marker.key or key)} bytes")
         elif len(content) > _MOST_MARKER_BYTES:
             # Markers of unknown messages are remembered while the state is rebuilt.
             self.figures.set_aside(offset, f"a marker of {len(content)} bytes without a message")
@@ -198,6 +198,9 @@ class Tracking:
 
     def _start(self, id_: Id, marker: Any, key: bytes, content: bytes, offset: int, now: int) -> None:
         known, origin = self.messages.get(id_), origin_of(marker)
+        if origin[0] < SYNTHETIC or origin[1] < 0:
+            self.figures.set_aside(offset, f"no message has the origin {origin[0]}-{origin[1]}")
+            return
         if marker.HasField("read_to"):
             self._copy(id_, marker, known, key, content, offset, now)
             return
@@ -350,18 +353,6 @@ class Tracking:
         """Return the smallest offset that is needed once these messages have ended."""
         first = self.messages.first_offset(without=frozenset(ended))
         return self._copies.needed(self.position if first is None else min(first, self.position))
-
-
-def _flaw(marker: Any, key: bytes) -> str | None:
-    """Return why a Start cannot be tracked; None if it can."""
-    queue, origin = marker.key or key, origin_of(marker)
-    if not queue:
-        return "a Start names no queue"
-    if len(queue) > _MOST_QUEUE_BYTES:
-        return f"a Start names a queue of {len(queue)} bytes"
-    if origin[0] < SYNTHETIC or origin[1] < 0:
-        return f"no message has the origin {origin[0]}-{origin[1]}"
-    return None
 
 
 def _is_same(known: Started, marker: Any, key: bytes) -> bool:
