@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from thresher.db import TableName
 from thresher.db.catalog import Column, Index, Relation, Sequence
 from thresher.outbox import Shape
 from thresher.outbox.schema import EXPECTED_COLUMNS, PENDING, judge
 
+NAME = TableName(table="outbox")
 GOOD = Relation(
     columns=EXPECTED_COLUMNS[Shape.THRESHER],
     indexes=(Index(columns=("id",), unique=True), Index(columns=("bucket", "id"), predicate=PENDING)),
@@ -26,7 +28,7 @@ def with_column(name: str, column: Column | None) -> Relation:
 
 
 def test_the_shape_itself_has_no_findings() -> None:
-    assert list(judge(GOOD, Shape.THRESHER)) == []
+    assert list(judge(GOOD, Shape.THRESHER, NAME)) == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_the_shape_itself_has_no_findings() -> None:
     ],
 )
 def test_a_difference_that_breaks_a_guarantee_is_found(relation: Relation, subject: str, detail: str) -> None:
-    breaking = [finding for finding in judge(relation, Shape.THRESHER) if finding.severity == "breaks"]
+    breaking = [finding for finding in judge(relation, Shape.THRESHER, NAME) if finding.severity == "breaks"]
     assert len(breaking) == 1
     assert subject in breaking[0].subject
     assert detail in breaking[0].detail
@@ -119,10 +121,10 @@ def test_a_difference_that_breaks_a_guarantee_is_found(relation: Relation, subje
     ],
 )
 def test_a_harmless_difference_is_only_a_remark(relation: Relation) -> None:
-    assert all(finding.severity == "differs" for finding in judge(relation, Shape.THRESHER))
+    assert all(finding.severity == "differs" for finding in judge(relation, Shape.THRESHER, NAME))
 
 
 def test_an_index_on_other_rows_does_not_serve() -> None:
     other = Index(columns=("bucket", "id"), predicate="(leader_id IS NULL)")
-    findings = list(judge(replace(GOOD, indexes=(GOOD.indexes[0], other)), Shape.THRESHER))
+    findings = list(judge(replace(GOOD, indexes=(GOOD.indexes[0], other)), Shape.THRESHER, NAME))
     assert any("none on (bucket, id)" in finding.detail for finding in findings)

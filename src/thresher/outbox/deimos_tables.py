@@ -19,8 +19,10 @@ MESSAGES: dict[str, Column] = {
     "created_at": Column(type=_TIME, not_null=True),
     "updated_at": Column(type=_TIME, not_null=True),
 }
-# Only an at-least-once relay needs this column, for its marks. Newer versions of Deimos create tables without it.
+# Columns that not every relay needs, with the relays that do. Deimos' migrations create tables without them.
 MARK: dict[str, Column] = {"session_id": Column(type="character varying")}
+TOKEN: dict[str, Column] = {"token": Column(type="bigint", not_null=True, default="0")}
+NEEDED_BY = {"session_id": "'at-least-once' and topic locks need it", "token": "topic locks need it"}
 TOPIC_INFO: dict[str, Column] = {
     "topic": Column(type="character varying", not_null=True),
     "locked_by": Column(type="character varying"),
@@ -28,7 +30,6 @@ TOPIC_INFO: dict[str, Column] = {
     "error": Column(type="boolean", not_null=True, default="false"),
     "retries": Column(type="integer", not_null=True, default="0"),
     "last_processed_at": Column(type=_TIME),
-    "token": Column(type="bigint", not_null=True, default="0"),
 }
 # The shortest limit that is enough, where Rails may have set one: for example for a topic's name or an id.
 FEWEST_CHARACTERS = {"topic": 249, "session_id": 36, "locked_by": 36, "partition_key": 1}

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Literal, LiteralString
 
 from psycopg import Connection
@@ -20,7 +19,16 @@ from thresher.db.catalog import LARGEST_ID, Column, Relation, Sequence
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.shape import Shape
-from thresher.outbox.deimos_tables import ADDED, FEWEST_CHARACTERS, MARK, MESSAGES, TOPIC_INFO, topic_info
+from thresher.outbox.deimos_tables import (
+    ADDED,
+    FEWEST_CHARACTERS,
+    MARK,
+    MESSAGES,
+    NEEDED_BY,
+    TOKEN,
+    TOPIC_INFO,
+    topic_info,
+)
 
 _RELATION_KINDS = {
     "p": "partitioned, which is not supported",
@@ -160,10 +168,10 @@ def check_relation(relation: Relation | None, name: TableName, shape: Shape) -> 
     if relation is None:
         hint = f" (one name with a dot in it: {name.table!r}; give schema and table apart)" if "." in name.table else ""
         return Check(findings=(_breaks(str(name), f"no such table{hint}"),))
-    return Check(findings=tuple(judge(relation, shape)))
+    return Check(findings=tuple(judge(relation, shape, name)))
 
 
-def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
+def judge(relation: Relation, shape: Shape, name: TableName) -> Iterator[Finding]:
     """Yield what breaks the guarantees on a relation, and what merely differs."""
     if relation.kind != "r":
         kind = _RELATION_KINDS.get(relation.kind, "something else")
@@ -178,7 +186,7 @@ def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
     if relation.encoding == "SQL_ASCII":
         yield _breaks("database", "its encoding is SQL_ASCII: it may hold text that cannot be decoded; UTF8 is needed")
     yield from _judge_surroundings(relation)
-    yield from _judge_columns(relation, EXPECTED_COLUMNS[shape], MARK if shape is Shape.DEIMOS else {})
+    yield from _judge_columns(relation, name, EXPECTED_COLUMNS[shape], MARK if shape is Shape.DEIMOS else {})
     yield from _judge_ids(relation)
     yield from _judge_indexes(relation, shape)
     if not any(option.startswith("autovacuum_vacuum_scale_factor=") for option in relation.options):
@@ -193,7 +201,7 @@ def judge_topic_info(relation: Relation | None, name: TableName) -> Iterator[Fin
     if relation.kind != "r":
         yield _breaks(str(name), f"it is {_RELATION_KINDS.get(relation.kind, 'something else')}; a table is needed")
         return
-    for finding in _judge_columns(relation, TOPIC_INFO):
+    for finding in _judge_columns(relation, name, TOPIC_INFO, TOKEN):
         yield replace(finding, subject=f"{name}, {finding.subject}")
     if not any(index.unique and index.columns == ("topic",) and index.predicate is None for index in relation.indexes):
         yield _breaks(f"{name}, index", "none that is unique on (topic): a topic could have two locks")
@@ -213,21 +221,21 @@ def _judge_surroundings(relation: Relation) -> Iterator[Finding]:
 
 
 def _judge_columns(
-    relation: Relation, expected: Mapping[str, Column], marks: Mapping[str, Column] = MappingProxyType({})
+    relation: Relation, table: TableName, expected: Mapping[str, Column], optional: Mapping[str, Column]
 ) -> Iterator[Finding]:
-    for name, wanted in {**expected, **marks}.items():
+    for name, wanted in {**expected, **optional}.items():
         found = relation.columns.get(name)
-        if found is None and name in marks:
-            yield _differs(f"column {name}", f"missing; 'at-least-once' needs it: ALTER TABLE … {ADDED[name]}")
+        how = f": ALTER TABLE {table.quoted()} {ADDED[name]};" if name in ADDED else ""
+        if found is None and name in optional:
+            yield _differs(f"column {name}", f"missing; {NEEDED_BY[name]}{how}")
         elif found is None:
-            how = f": ALTER TABLE … {ADDED[name]}" if name in ADDED else ""
             yield _breaks(f"column {name}", f"missing; it should be {wanted.type}{how}")
         else:
             yield from _judge_type(name, found, wanted)
             yield from _judge_nulls(name, found, wanted)
             yield from _judge_default(name, found, wanted)
     for name, found in relation.columns.items():
-        if name not in {*expected, *marks} and found.not_null and found.default is None and not found.identity:
+        if name not in {*expected, *optional} and found.not_null and found.default is None and not found.identity:
             yield _breaks(f"column {name}", "an extra column that is NOT NULL without a default: no insert succeeds")
 
 
@@ -266,7 +274,7 @@ def _judge_default(name: str, found: Column, wanted: Column) -> Iterator[Finding
     elif wanted.default is not None and found.default is None:
         # Our writer relies on the default of these columns. Other writers may rely on that of the headers.
         found_none = f"no default; it should be {wanted.default}"
-        ours = name in {"create_time", *TOPIC_INFO}
+        ours = name in {"create_time", *TOPIC_INFO, *TOKEN}
         yield _breaks(f"column {name}", found_none) if ours else _differs(f"column {name}", found_none)
     elif name == "dispatched_time" and found.default is not None and not _plain(found.default).startswith("null"):
         yield _breaks(
