@@ -212,7 +212,12 @@ def test_every_key_is_a_variable() -> None:
         "archive_to": "/archive",
         "dispatch": "relay", "min_age_seconds": "7", "sweep_seconds": "2",
     }  # fmt: skip
-    lists = {"transform": ["a:b", "c:d"], "spark_archives": ["x", "y"], "spark_py_files": ["p", "q"]}
+    lists = {
+        "transform": ["a:b", "c:d"],
+        "spark_archives": ["x", "y"],
+        "spark_py_files": ["p", "q"],
+        "status_hosts": ["h", "i"],
+    }
     properties = {"kafka": {"bootstrap.servers": "k:1"}, "producer": {"linger.ms": "5"}, "spark": {"spark.x": "1"}}
     said["coordination"] = "leader"
     assert {*said, *lists, *properties, "lease_seconds", "archive_after_seconds", *OF_LOCKING} == set(KEYS)
@@ -280,7 +285,9 @@ def test_settings_that_topic_locks_cannot_keep_are_refused(more: dict[str, Any],
 
 def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
-    path.write_text("name: file\nshards: 3\nkafka: {bootstrap.servers: 'k:1', client.id: file, client.rack: file}\n")
+    path.write_text(
+        "name: file\nshards: 3\nkafka: {bootstrap.servers: 'k:2,k:1', client.id: file, client.rack: file}\n"
+    )
     environment = {
         "THRESHER_DS": "host=db", "THRESHER_SHARDS": "4", "THRESHER_NAME": "", "THRESHER_BOOTSTRAP": "k:2",
         "THRESHER_KAFKA_CLIENT_ID": "environment",

@@ -280,7 +280,7 @@ def test_a_go_data_source_is_translated(given: str, parts: dict[str, str] | None
         # Both drivers read this variable.
         ("host=db", {"PGSSLMODE": "verify-full"}, None),
         # Our own variable has libpq's defaults.
-        ("host=db", {"THRESHER_DS": "host=other"}, None),
+        ("host=db dbname=shop", {"THRESHER_DS": "host=db dbname=shop user=relay"}, None),
     ],
 )
 def test_tls_is_required_unless_a_mode_is_given(
@@ -295,7 +295,7 @@ def test_tls_is_required_unless_a_mode_is_given(
     loaded = load(path, {}, environment, warn=remarks.append)
     found = conninfo.conninfo_to_dict(loaded.settings.data_source)
     assert (found.get("sslmode"), "hunter2" in str(loaded.shown)) == (mode, False)
-    assert found["host"] == ("other" if "THRESHER_DS" in environment else "db")
+    assert (found["host"], found.get("user")) == ("db", "relay" if "THRESHER_DS" in environment else found.get("user"))
 
 
 @pytest.mark.parametrize("place", ["kafka", "producer"])

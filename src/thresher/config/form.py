@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, Va
 
 from thresher.config.refusal import NO_PROPERTIES, needs_a_number, why_refused
 from thresher.config.report import Problem, no_such_key
+from thresher.config.secret_files import SecretFiles, without_secrets
 from thresher.config.setting import Section, Setting, keys_of, settings_of
 
 SINGLE_VALUE = str | int | float
@@ -27,7 +28,7 @@ class Rule:
 
 
 class Form(BaseModel):
-    """The base of every form: undeclared keys are refused, and errors contain no value."""
+    """The base of every form: undeclared keys are refused, errors contain no value, and its `repr` no secret."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -35,6 +36,11 @@ class Form(BaseModel):
     def rules(cls) -> tuple[Rule, ...]:
         """Return the rules between keys."""
         return ()
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield what `repr` and `str` show of each key: nothing of a secret."""
+        values = {setting.key: getattr(self, name) for name, setting in _by_name(type(self)).items()}
+        yield from without_secrets(type(self), values, SecretFiles()).items()
 
     @field_validator("*", mode="before")
     @classmethod

@@ -34,7 +34,12 @@ def _all_of(given: object) -> list[object]:
 
 def _well_formed(given: object) -> list[object]:
     items = _all_of(given)
-    wrong = [shorten(each) for each in items if not callable(each) and not is_function_path(each)]
+    # Keys with values may hold a secret that slipped by a line.
+    wrong = [
+        shorten(each) if isinstance(each, str | int | float) else f"a {type(each).__name__}"
+        for each in items
+        if not callable(each) and not is_function_path(each)
+    ]
     functions = ", ".join(repr(_path_of(each)) for each in items if callable(each))
     problems = []
     if wrong:

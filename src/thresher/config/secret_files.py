@@ -70,7 +70,7 @@ def without_secrets(form: type[BaseModel], shown: Mapping[str, Any], files: Secr
         key = setting.key
         if key in files.paths:
             result[key] = {"file": files.paths[key]}
-        elif setting.secret is not None and key in result:
+        elif setting.secret is not None and result.get(key) is not None:
             result[key] = setting.secret.shown(result[key])
     for key in sections_of(form):
         result[key] = {name: _shown(f"{key}.{name}", name, value, files) for name, value in result[key].items()}

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,8 @@ def shown_property(name: str, value: Any) -> Any:
     """Return a property's value with secrets masked, for display."""
     if is_secret(name):
         return MASK
+    if isinstance(value, Mapping):
+        return {each: shown_property(str(each), content) for each, content in value.items()}
     if isinstance(value, str):
         return _IN_URL.sub(lambda found: found[0].replace(f":{found[1]}@", f":{MASK}@"), value)
     return value

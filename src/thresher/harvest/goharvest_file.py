@@ -306,7 +306,7 @@ def _ours(thresher: Mapping[str, Any], done: Translation) -> None:
 def forget_unelected(done: Translation, keys: dict[str, Any]) -> None:
     """Remove the keys of goharvest's election if another kind is chosen: they are no contradiction."""
     election = keys.get("election")
-    if election in {ElectionKind.NELI, None}:
+    if election is None or election == ElectionKind.NELI:
         return
     for key, kind in OF_ELECTION.items():
         if kind is ElectionKind.NELI and done.origin.get(key, "").startswith("harvest.") and key in keys:

@@ -15,6 +15,7 @@ _OF_SPARK = {
 _OF_HARVEST = frozenset({"election", "logger", "metrics_seconds", "step_down_seconds", "policy"})
 _FOR_COMMANDS = {
     "status": "it is of 'thresher run' alone, which shows pages: leave it out",
+    "status_hosts": "it is of 'thresher run' alone, which shows pages: leave it out",
     "log_format": "it is of 'thresher run' alone: a program sets up its own logging, or gives Harvest(…, logger=…)",
     "log_level": "it is of 'thresher run' alone: a program sets up its own logging, or gives Harvest(…, logger=…)",
 }
