@@ -3,17 +3,21 @@
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests.archive.outbox_place import DUE, OutboxPlace
 from tests.faults.patient import PRODUCER
 from tests.processes import eventually
 from tests.relay.locked_place import LockedPlace
 from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place
+from tests.tail.tailing import TailPlace
 from thresher.archive.manifests import archive_ddl
 from thresher.cli import dead
+from thresher.cli.adopt import adopt
 from thresher.cli.schema import print_ddl
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
@@ -85,6 +89,45 @@ def test_roles_with_the_printed_grants_write_and_relay(
         assert [message.value() for message in place.read(7)] == [str(n).encode() for n in range(7)]
         eventually(lambda: place.sql("SELECT count(*) FROM outbox_archive") == [(7,)], RELAYED_SECONDS)
     assert place.sql("SELECT (SELECT count(*) FROM outbox_dead), (SELECT count(*) FROM outbox)") == [(1, 0)]
+    # Another guarantee, layout and take-over, after an operator's decision.
+    adopt(named, ds=roles["relay_small"])
+    with psycopg.connect(roles["writer_small"]) as connection:
+        place.outbox.stash(connection, Message(topic=place.topic, key="k", value="7"))
+    with place.relaying(dsn=roles["relay_small"], shards=2) as relaying:
+        assert place.read(8)[-1].value() == b"7"
+        relaying.until(lambda: place.pending() == 0)
+        relaying.undisturbed()
+
+
+def test_a_relays_role_archives_to_files(
+    place: Place, roles: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = OutboxPlace(place.dsn, tmp_path)
+    at.fill()
+    print_ddl(relay=True, relay_role="relay_small", relay_name="r")
+    place.sql(capsys.readouterr().out)
+    at.dsn = roles["relay_small"]
+    assert at.archiver("files").run().rows == DUE
+    assert len(at.archived_ids("files")) == DUE
+    assert at.archiver("files").run().rows == 0
+
+
+def test_a_tails_role_publishes_with_the_printed_rights(
+    stack: Stack, place: Place, roles: dict[str, str], topic_prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = TailPlace(stack, place.dsn, f"{topic_prefix}tail-")
+    try:
+        print_ddl(relay=True, relay_role="relay_small", relay_name=at.settings().name)
+        place.sql(capsys.readouterr().out)
+        place.sql("ALTER ROLE relay_small REPLICATION")
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        place.sql("INSERT INTO outbox (kafka_topic) VALUES ('no topic')")
+        with at.tailing(dsn=roles["relay_small"]) as tailing:
+            assert [message.value() for message in at.read(1)] == [b"1"]
+            tailing.until(lambda: place.sql("SELECT count(*) FROM outbox_dead") == [(1,)])
+            tailing.undisturbed()
+    finally:
+        at.drop_slot()
 
 
 @pytest.mark.parametrize("shape", Shape)
