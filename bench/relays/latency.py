@@ -35,10 +35,17 @@ class Way(NamedTuple):
     hindered: bool | None
 
 
-def latencies(place: Place, side: Side, seconds: float, up: Callable[[str], None] | None = None) -> list[Way]:
+def latencies(
+    place: Place,
+    side: Side,
+    seconds: float,
+    up: Callable[[str], None] | None = None,
+    noise: Callable[[str], None] | None = None,
+) -> list[Way]:
     """Return the latencies of rows that were committed after the warm-up.
 
-    `up` waits until the side has published the first row, to this topic; by default, until the table is empty.
+    `up` waits until the side has published the first row, to this topic; by default, until the table is empty. `noise`
+    is called once, at the end of the warm-up.
     """
     (topic,) = place.new_topics()
     place.execute("TRUNCATE outbox RESTART IDENTITY")
@@ -58,6 +65,9 @@ def latencies(place: Place, side: Side, seconds: float, up: Callable[[str], None
         else:
             up(topic)
         writer.send("go")
+        if noise is not None:
+            time.sleep(WARM_SECONDS)
+            noise(topic)
         committed = received(writer, WARM_SECONDS + seconds)
         arrived = received(reader, 0)
     start = min(committed.values())

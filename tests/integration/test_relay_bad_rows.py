@@ -15,6 +15,7 @@ from tests.relay.relaying import Place
 from thresher.delivery.rules import Poison
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
+from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
 
 ROWS = 5_000
@@ -207,3 +208,30 @@ def test_a_refused_row_makes_no_other_of_its_batch_dead(at: Place) -> None:
         relaying.until(lambda: at.pending() == 0)
         relaying.undisturbed()
     assert [kind for _, kind, *_ in at.dead()] == ["rejected"]
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_rows_that_must_wait_by_the_thousand_stop_no_others(at: Place, delivery: Delivery) -> None:
+    limits = {"grace_seconds": 3.0}
+    with at.relaying(shards=1, delivery=delivery, limits=limits) as relaying:
+        at.stash(Message(topic=at.topic, key="first", value="x"))
+        assert len(at.read(1)) == 1
+        columns = "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values, kafka_timestamp)"
+        at.sql(f"{columns} SELECT 'absent-' || n, 'k', '{{}}', '{{}}', NULL FROM generate_series(1, 1200) n")
+        at.sql(
+            f"{columns} SELECT %s, convert_to('k' || n, 'UTF8'), '{{}}', '{{}}', '2100-01-01' "
+            "FROM generate_series(1, 300) n",
+            at.topic,
+        )
+        for number in range(2, 12):
+            at.stash(Message(topic=at.topic, key=f"good{number}", value="x"))
+            assert len(at.read(number)) == number, "they arrive while the others wait"
+        assert at.pending() > 500
+        relaying.until(lambda: any("more topics" in each for each in relaying.relay.alarms))
+        assert len(relaying.relay.alarms) <= 51
+        relaying.until(lambda: at.pending() == 0)
+        relaying.until(lambda: not relaying.relay.alarms)
+        relaying.undisturbed()
+    assert at.sql("SELECT kind, count(*) FROM outbox_dead GROUP BY kind ORDER BY kind") == [
+        ("no-topic", 1_200), ("rejected", 300)
+    ]  # fmt: skip

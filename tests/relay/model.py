@@ -15,6 +15,7 @@
 """
 
 import itertools
+import math
 import random
 from array import array
 from collections import Counter
@@ -38,6 +39,7 @@ from thresher.delivery.effects import (
     CheckTransactionEnded,
     CloseAhead,
     Commit,
+    Confine,
     Control,
     DiscardReadAhead,
     Effect,
@@ -58,7 +60,9 @@ from thresher.delivery.effects import (
     Reset,
     Settle,
     Survey,
+    Sweep,
     Take,
+    Unhold,
     WaitForTransform,
     WriteClaim,
     WriteProgress,
@@ -90,6 +94,8 @@ UNTAKEN, DENIED, NAMELESS = 0.03, 0.06, 0.08
 def bundled(rows: Sequence[Row]) -> Rows:
     """Return rows as columns if all are sent as they are stored, as a real batch does."""
     if not all(isinstance(row.plan, Record) and (row.plan.topic, row.plan.key) == (row.topic, row.key) for row in rows):
+        return RowList(rows)
+    if RowList(rows).has_timestamps:
         return RowList(rows)
     records = [row.plan for row in rows if isinstance(row.plan, Record)]
     return ColumnRows(
@@ -252,7 +258,10 @@ class Attempt:
     hot: tuple[Stream, ...] = ()
     generation: int = 0
     in_flight: dict[int, int] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
+    # Topics whose rows a sweep reads; and topics of sweeps that have ended.
+    sweeping: frozenset[str] = frozenset()
+    swept: frozenset[str] = frozenset()
     held_streams: dict[Stream, int] = field(default_factory=dict)
     held_rows: dict[tuple[int, int], int] = field(default_factory=dict)
     reading: ReadBatch | None = None
@@ -561,16 +570,21 @@ class World:
     def look(self, attempt: Attempt, rows: int, turn: int) -> None:
         """Let the read-ahead's thread read the head; `hand_over` offers the rows later."""
         self._session(attempt)
-        wanted = self._wanted(attempt, rows, turn)
+        sweeps = bool(attempt.sweeping) and turn == 1
+        wanted = self._wanted(attempt, rows, turn, among=sweeps)
         if self.marking:
             found = self.tables.mark(wanted, attempt.leader, RELAY, attempt.term)
             if attempt.in_flight.keys() & {id_ for id_, _, _ in found}:
                 raise SessionLost
         else:
             found = self.tables.pending(wanted)
+        if sweeps and not found:
+            for topic in attempt.sweeping:
+                attempt.held.pop(topic, None)
+            attempt.swept, attempt.sweeping = attempt.swept | attempt.sweeping, frozenset()
         attempt.reading = ReadBatch(attempt.generation, attempt.epoch, [self._row(*row) for row in found])
 
-    def _wanted(self, attempt: Attempt, rows: int, turn: int) -> Wanted:
+    def _wanted(self, attempt: Attempt, rows: int, turn: int, *, among: bool = False) -> Wanted:
         return Wanted(
             buckets=((0, 1), (1, 0))[turn % 2],
             rows=rows,
@@ -580,7 +594,10 @@ class World:
                 **({} if self.marking else attempt.in_flight),
                 **dict(row for row, until in attempt.held_rows.items() if until > self.now),
             },
-            held_topics={topic for topic, until in attempt.held.items() if until > self.now},
+            held_topics=attempt.sweeping
+            if among
+            else {topic for topic, until in attempt.held.items() if until > self.now},
+            among=among,
             hot_keys=()
             if self.merging
             else (*attempt.hot, *(key for key, until in attempt.held_streams.items() if until > self.now)),
@@ -631,9 +648,20 @@ class World:
     def _hold(self, attempt: Attempt, effect: Hold, _: random.Random) -> None:
         until = self.now + HELD_SECONDS
         attempt.held.update(dict.fromkeys(effect.topics, until))
+        attempt.held.update(dict.fromkeys(effect.lasting, math.inf))
         attempt.held_streams.update(dict.fromkeys(effect.streams, until))
         attempt.held_rows.update(dict.fromkeys(effect.behind.items(), self.now + 30 * HELD_SECONDS))
         attempt.held_rows.update(dict.fromkeys(effect.rows.items(), until))
+
+    def _unhold(self, attempt: Attempt, effect: Unhold, _: random.Random) -> None:
+        for topic in effect.topics:
+            attempt.held.pop(topic, None)
+        attempt.sweeping -= effect.topics
+
+    def _sweep(self, attempt: Attempt, effect: Sweep, _: random.Random) -> frozenset[str]:
+        swept, attempt.swept = attempt.swept, frozenset()
+        attempt.sweeping = attempt.sweeping or effect.topics - swept
+        return swept
 
     def _release(self, attempt: Attempt, *_: Any) -> None:
         attempt.held.clear()
@@ -885,6 +913,9 @@ class World:
         Hold: _hold,
         Release: _release,
         Lift: lambda *_: None,
+        Unhold: _unhold,
+        Sweep: _sweep,
+        Confine: lambda *_: None,
         ReportRejected: lambda *_: None,
         WaitForTransform: lambda *_: None,
         DiscardReadAhead: _discard_read_ahead,

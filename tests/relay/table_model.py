@@ -90,7 +90,7 @@ class TableModel(Generic[M]):
                 (rows := by_bucket.get(self.bucket(id_, message))) is not None
                 and (leader is None or self.marks.get(id_) != leader)
                 and wanted.in_flight.get(id_) != time
-                and message.topic not in wanted.held_topics
+                and (message.topic in wanted.held_topics) == wanted.among
                 and _stream(message) not in left_out
             ):
                 if wanted.rows_per_bucket is None or len(rows) < wanted.rows_per_bucket:

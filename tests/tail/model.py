@@ -5,6 +5,7 @@ Any step may be an attempt's last, and older attempts may go on. Each event is j
 """
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from thresher.delivery.effects import (
     Begin,
     CloseAhead,
     Commit,
+    Confine,
     Control,
     DiscardReadAhead,
     Effect,
@@ -40,7 +42,9 @@ from thresher.delivery.effects import (
     ReportRejected,
     Settle,
     Survey,
+    Sweep,
     Take,
+    Unhold,
     WriteClaim,
     WriteProgress,
 )
@@ -101,7 +105,10 @@ class Running:
     staged: TailProgress | None = None
     settling: list[tuple[TailProgress, bool]] = field(default_factory=list)
     in_flight: dict[int, int] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
+    # Topics whose rows a sweep reads; and topics of sweeps that have ended.
+    sweeping: frozenset[str] = frozenset()
+    swept: frozenset[str] = frozenset()
     generation: int = 0
     # `adopted`: its term found the slot adopted. `state`: the state of the WAL at its start. `owed`: dead changes that
     # are not durable yet.
@@ -378,6 +385,8 @@ class TailWorld:
                 self._open(attempt)
             case Take() | DiscardReadAhead() | Hold() | Release() | Lift() | ReportRejected() | Survey():
                 return self._about_rows(attempt, effect)
+            case Unhold() | Sweep() | Confine():
+                return self._about_sweeps(attempt, effect)
             case _:
                 return self._about_kafka(attempt, effect)
         return None
@@ -418,6 +427,7 @@ class TailWorld:
                 attempt.in_flight.clear()
             case Hold():
                 attempt.held.update(dict.fromkeys(effect.topics, self.now + _HELD_TICKS))
+                attempt.held.update(dict.fromkeys(effect.lasting, math.inf))
             case Release():
                 attempt.held.clear()
             case Survey():
@@ -430,6 +440,18 @@ class TailWorld:
                 return Surveyed(now=float(self.now), topics=found)
             case _:
                 pass
+        return None
+
+    def _about_sweeps(self, attempt: Running, effect: Effect) -> Any:
+        match effect:
+            case Unhold():
+                for topic in effect.topics:
+                    attempt.held.pop(topic, None)
+                attempt.sweeping -= effect.topics
+            case Sweep():
+                swept, attempt.swept = attempt.swept, frozenset()
+                attempt.sweeping = attempt.sweeping or effect.topics - swept
+                return swept
         return None
 
     def _about_kafka(self, attempt: Running, effect: Effect) -> Any:
@@ -461,10 +483,16 @@ class TailWorld:
 
     def _take(self, attempt: Running) -> Any:
         held = [topic for topic, until in attempt.held.items() if until > self.now]
+        sweeps = bool(attempt.sweeping) and self.random.random() < 0.5
         request = ReadRequest(
-            rows=self.random.choice([1, 2, 5]), bytes=1 << 30, in_flight=dict(attempt.in_flight), held=held
+            rows=self.random.choice([1, 2, 5]), bytes=1 << 30, in_flight=dict(attempt.in_flight),
+            held=sorted(attempt.sweeping) if sweeps else held, among=sweeps,
         )  # fmt: skip
         found, _ = attempt.buffer.take(request)
+        if not found and sweeps:
+            for topic in attempt.sweeping:
+                attempt.held.pop(topic, None)
+            attempt.swept, attempt.sweeping = attempt.swept | attempt.sweeping, frozenset()
         if not found:
             return NOTHING_YET
         attempt.in_flight.update((row[0], 0) for row in found)

@@ -16,7 +16,7 @@ def test_a_lifted_topic_is_lifted_for_all_shards() -> None:
     told = HeldTopics("orders")
     for shard in (0, 1):
         hold(told, shard, "a", "b")
-    told.observe(1, "lifted", {"topic": "a"})
+    told.observe(1, "lifted", {"topics": ["a"], "of": 1})
     assert told.alarms == {"b": "missing"}
 
 

@@ -269,7 +269,7 @@ def test_a_source_that_cannot_be_opened_is_an_error_too() -> None:
 
 def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, clock: SetClock) -> None:
     head.next_read()
-    ahead.hold(["t", "u"])
+    ahead.holds.hold(["t", "u"])
     for seconds, expected in ((0.0, {"t", "u"}), (1.9, {"t", "u"}), (0.2, set())):
         clock.now += seconds
         head.find(1)
@@ -373,14 +373,47 @@ def test_held_rows_are_left_out_of_reads_until_released(clock: SetClock) -> None
         assert request is not None
         return set(request.held), set(request.held_keys), dict(request.held_rows)
 
-    ahead.hold(["t"], [("u", b"k")], {5: MICROS}, {6: MICROS + 1})
+    ahead.holds.hold(["t"], [("u", b"k")], {5: MICROS}, {6: MICROS + 1})
     assert left_out() == ({"t"}, {("u", b"k")}, {5: MICROS, 6: MICROS + 1})
     clock.now += 2.1
     assert left_out() == (set(), set(), {6: MICROS + 1})
-    ahead.hold([], (), {7: MICROS})
+    ahead.holds.hold([], (), {7: MICROS})
     assert left_out() == (set(), set(), {6: MICROS + 1, 7: MICROS})
-    ahead.release()
+    ahead.holds.release()
     assert left_out() == (set(), set(), {})
-    ahead.hold([], (), {}, {6: MICROS})
+    ahead.holds.hold([], (), {}, {6: MICROS})
     clock.now += 60.1
     assert left_out() == (set(), set(), {})
+
+
+def test_sweeps_take_turns_with_other_reads() -> None:
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10_000))
+    ahead.holds.hold(["slow"], lasting=["a", "b", "c"])
+    assert ahead.holds.sweep(frozenset("ab")) == frozenset()
+    asked = []
+    for _ in range(4):
+        request = ahead.await_due()
+        assert request is not None
+        asked.append((request.sweeping, request.among, sorted(request.held)))
+    others, sweep = (False, False, ["a", "b", "c", "slow"]), (True, True, ["a", "b"])
+    assert asked in ([sweep, others] * 2, [others, sweep] * 2)
+    ahead.holds.swept()
+    assert ahead.holds.sweep(frozenset("c")) == frozenset("ab")
+
+
+def test_confined_reads_look_for_new_topics_once_a_second() -> None:
+    clock = SetClock()
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10_000), clock=clock)
+    ahead.holds.hold([], lasting=["held"])
+    ahead.holds.confine(frozenset({"good", "held"}))
+    asked = []
+    for clock.now in (1.0, 1.1, 1.9, 2.0, 2.1):
+        request = ahead.await_due()
+        assert request is not None
+        asked.append((request.among, list(request.held)))
+    named, exploring = (True, ["good"]), (False, ["held"])
+    assert asked == [exploring, named, named, exploring, named]
+    ahead.holds.unhold(["held"])
+    request = ahead.await_due()
+    assert request is not None
+    assert sorted(request.held) == ["good", "held"]

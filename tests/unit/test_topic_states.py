@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.delivery.fate import Kind
-from thresher.delivery.waiting.topic_states import TopicStates
+from thresher.delivery.waiting.topic_states import MOST_GRACES, TopicStates
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import Available, TopicStatus, Unavailable
 
@@ -56,3 +56,29 @@ def test_a_topic_expires_only_after_a_whole_missing_grace(looks: list[tuple[int,
             if states.expired(state):
                 assert missing_since is not None
                 assert now - missing_since >= GRACE_SECONDS
+
+
+def test_topics_beyond_the_bound_have_no_grace() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    names = [f"t{number}" for number in range(MOST_GRACES + 1)]
+    found = states.surveyed(dict.fromkeys(names, MISSING), 0.0).topics
+    assert [topic for topic, state in found.items() if states.expired(state)] == names[-1:]
+    states.hold(names)
+    assert states.overdue(1.0, 250) == {names[-1]}
+    assert len(states.overdue(GRACE_SECONDS, 250)) == 250
+    # One of the others is there now: the next missing topic has a grace again.
+    states.surveyed(dict.fromkeys(names[:2], THERE), 2.0)
+    assert not states.expired(states.surveyed({"late": MISSING}, 3.0).topics["late"])
+
+
+def test_held_topics_take_turns_at_being_asked_about() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    states.hold("abcd")
+    assert [states.next_held(3), states.next_held(3)] == [["a", "b", "c"], ["d", "a", "b"]]
+
+
+def test_a_wait_goes_on_after_a_restart() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    states.remember({"t": 50.0}, 1_000.0)
+    assert not states.expired(states.surveyed({"t": MISSING}, 1_009.0).topics["t"])
+    assert states.expired(states.surveyed({"t": MISSING}, 1_010.0).topics["t"])

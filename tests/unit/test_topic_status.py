@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.set_clock import SetClock
 from thresher.delivery.fate import DEAD_KINDS
-from thresher.kafka.admin import TopicFacts
+from thresher.kafka.admin import TopicFacts, TopicLimits
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import Available, TopicSurvey, Unavailable
@@ -31,9 +31,9 @@ class Cluster:
         self.asked.append(set(names))
         return {name: self.topics.get(name, MISSING) for name in names}
 
-    def min_in_sync(self, names: Collection[str]) -> dict[str, int]:
+    def limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
         self.configured.append(set(names))
-        return {name: self.needed[name] for name in names if name in self.needed}
+        return {name: TopicLimits(min_in_sync=self.needed[name]) for name in names if name in self.needed}
 
     def partitions(self, topic: str) -> int | KafkaError:
         self.produced.append(topic)
@@ -184,3 +184,35 @@ def test_a_missing_answer_keeps_the_known_min_insync_replicas(
     cluster.needed = {}
     clock.now += 100.0
     assert isinstance(survey.survey(["narrow"]).topics["narrow"], Unavailable)
+
+
+def test_thousands_of_missing_topics_are_asked_about_a_few_at_a_time(
+    cluster: Cluster, clock: SetClock, survey: TopicSurvey
+) -> None:
+    cluster.topics["t"] = there()
+    survey.survey(["t"])
+    names = ["t", *(f"missing {number}" for number in range(5_000))]
+    for _ in range(4):
+        clock.now += 6.0
+        found = survey.survey(names).topics
+        assert isinstance(found["t"], Available), "topics that are known come first"
+        assert 200 < len(found) < 300
+    assert max(map(len, cluster.asked)) < 300
+    assert len(cluster.produced) < 20
+
+
+def test_thousands_of_topics_that_exist_are_asked_about_at_once(cluster: Cluster, survey: TopicSurvey) -> None:
+    cluster.topics.update({f"t{number}": there(topic_id=str(number)) for number in range(2_000)})
+    assert len(survey.survey(list(cluster.topics)).topics) == 2_000
+
+
+def test_a_topic_is_created_although_many_others_are_missing(
+    cluster: Cluster, clock: SetClock, survey: TopicSurvey
+) -> None:
+    survey.survey([f"missing {number}" for number in range(100)])
+    cluster.created["new"] = 3
+    for _ in range(30):
+        clock.now += 2.0
+        if isinstance(survey.survey(["new", *(f"missing {number}" for number in range(2))]).topics["new"], Available):
+            return
+    raise AssertionError("the producer was never asked for it")

@@ -97,6 +97,8 @@ class Wanted:
     # Create times in microseconds since 1970, by id.
     in_flight: Mapping[int, int] = field(default_factory=dict)
     held_topics: Collection[str] = ()
+    # True: only rows of the held topics are wanted. False: all others.
+    among: bool = False
     # Topics and keys of which no more rows are wanted.
     hot_keys: Collection[tuple[str, bytes]] = ()
     # True: rows are returned by id over all buckets, with no gap before the last one. False: by id within each bucket.

@@ -210,8 +210,37 @@ class Hold:
     rows: Mapping[int, int] = field(default_factory=dict)
     # Rows that must be sent after `rows`. Left out for longer: a look at them tells nothing new.
     behind: Mapping[int, int] = field(default_factory=dict)
+    # Topics that are left out until `Unhold`: the gate asks the cluster about them, so their rows need not be read.
+    lasting: frozenset[str] = frozenset()
     # No further row can be left out and there is nothing else to send: the shard pauses a moment.
     resting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unhold:
+    """Read rows of these topics again."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Read rows of these held topics, a few at a time between other reads, unless an earlier sweep is not finished.
+
+    → the topics of sweeps that have found no more rows since the last such effect: their hold has ended.
+    """
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Confine:
+    """Read rows of these topics only, because others are too many to name in each read; None: of all that are not held.
+
+    Rows of new topics are looked for once a second.
+    """
+
+    topics: frozenset[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +308,9 @@ Effect = (
     | ReportRejected
     | WaitForTransform
     | Lift
+    | Unhold
+    | Sweep
+    | Confine
     | DiscardReadAhead
     | Reset
 )

@@ -34,6 +34,7 @@ def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook) -> Steps:
     yield from carrier.recover()
     yield Recovered()
     while True:
+        yield from carrier.gate.tend()
         batch: Any = yield Take()
         if batch is NOTHING_YET:
             if (yield OpenAhead()) is False:

@@ -131,6 +131,11 @@ class RowList(Sequence[Row]):
         return any(record.partition >= 0 for _, record in self.records())
 
     @property
+    def has_timestamps(self) -> bool:
+        """Whether a record has a timestamp of its own."""
+        return any(record.timestamp > 0 for _, record in self.records())
+
+    @property
     def has_dead(self) -> bool:
         """Whether a row can never be sent."""
         return any(isinstance(row.plan, Dead) for row in self.rows)
@@ -183,6 +188,11 @@ class ColumnRows(Sequence[Row]):
     def fates(self) -> list[Fate]:
         """Every row is sent."""
         return [SENT] * len(self.ids)
+
+    @property
+    def has_timestamps(self) -> bool:
+        """No row has a timestamp of its own."""
+        return False
 
     @property
     def has_dead(self) -> bool:

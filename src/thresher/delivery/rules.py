@@ -27,6 +27,8 @@ class Rules:
     waited_seconds: float = 0.0
     row_waited_seconds: float = 0.0
     row_waited_id: int = 0
+    # Rows whose topic's grace is over are read by sweeps if they are many. Otherwise, they are set aside as they come.
+    sweeps: bool = True
     # Transforms may send rows of several stored topics and keys to the same topic and key.
     merging: bool = False
 

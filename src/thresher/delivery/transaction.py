@@ -6,6 +6,7 @@ transaction, which the successor's `init_transactions` ends.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from confluent_kafka import KafkaError
@@ -37,7 +38,7 @@ from thresher.kafka.committed_tail import Opener, opener
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.producer_problem import CommitUnknown, ProducerFenced, ProducerProblem, RecordsUnanswered
 from thresher.kafka.refusal import Refusal
-from thresher.kafka.topic_status import TopicSurvey
+from thresher.kafka.topic_status import Surveyed, TopicSurvey
 from thresher.kafka.transaction_opening import TransactionOpening
 from thresher.kafka.transactional import TransactionalProducer
 
@@ -101,7 +102,7 @@ class Transactions:
         return {
             Init: self._init,
             CheckTransactionEnded: lambda effect: self.shard_producer.has_ended(effect.id_index),
-            Survey: lambda effect: self._topics.survey(effect.topics, fresh=effect.fresh),
+            Survey: self._survey,
             OpenAhead: self._open_ahead,
             CloseAhead: self._close_ahead,
             Begin: self._begin,
@@ -119,6 +120,10 @@ class Transactions:
 
     def _partitions(self, topic: str) -> int | KafkaError:
         return self.producer.partitions(topic)
+
+    def _survey(self, effect: Survey) -> Surveyed:
+        surveyed = self._topics.survey(effect.topics, fresh=effect.fresh)
+        return surveyed if self.clock is None else replace(surveyed, server_ms=self.clock.now_ms())
 
     def _init(self, effect: Init) -> Blocked | None:
         self._opening.forget()

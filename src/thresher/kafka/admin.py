@@ -58,6 +58,17 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    """What a topic's configuration demands of writes."""
+
+    min_in_sync: int
+    # How far a record's own timestamp may be before and after the broker's time; None: it does not matter, or is not
+    # known.
+    before_ms: int | None = None
+    after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """A cluster's id, and the ids of the brokers that are up."""
 
@@ -163,14 +174,10 @@ class Admin:
             )
         return found
 
-    def min_in_sync(self, names: Collection[str]) -> dict[str, int]:
-        """Return each topic's `min.insync.replicas`. A topic whose answer is an error is left out."""
+    def limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
+        """Return each topic's limits. A topic whose answer is an error is left out."""
         found = self.topic_configs(names, seconds=_SHORT_SECONDS)
-        return {
-            name: int(answer["min.insync.replicas"])
-            for name, answer in found.items()
-            if not isinstance(answer, KafkaError)
-        }
+        return {name: _limits(answer) for name, answer in found.items() if not isinstance(answer, KafkaError)}
 
     def topic_configs(
         self, names: Collection[str], *, seconds: float = _REQUEST_SECONDS
@@ -264,6 +271,15 @@ class Admin:
                 else:
                     missing.discard(place)
         return sums
+
+
+def _limits(config: Mapping[str, str]) -> TopicLimits:
+    own = config.get("message.timestamp.type") != "LogAppendTime"
+    before, after = (
+        int(value) if own and (value := config.get(f"message.timestamp.{side}.max.ms")) is not None else None
+        for side in ("before", "after")
+    )
+    return TopicLimits(min_in_sync=int(config["min.insync.replicas"]), before_ms=before, after_ms=after)
 
 
 def cluster_at(bootstrap: str, timeout_seconds: float = 0.5) -> Cluster | None:

@@ -152,7 +152,7 @@ class LogBuffer:
                     continue
                 given = change.given
                 if (
-                    (held and given[2] in held)
+                    (held and (given[2] in held) != request.among)
                     or (rows and number in rows)
                     or (keys and given[3] is not None and (given[2], given[3]) in keys)
                 ):

@@ -20,7 +20,7 @@ SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.created_at AT TIME ZON
             ELSE get_byte(sha256(coalesce(convert_to(i.partition_key, 'UTF8'), i.key)), 0) & 63
             END = ANY (%(buckets)s::smallint[])
    AND {unclaimed}
-   AND i.topic <> ALL (%(held)s::text[])
+   AND (i.topic IN (SELECT t.topic FROM unnest(%(held)s::text[]) AS t(topic))) = %(among)s
    AND (coalesce(convert_to(i.partition_key, 'UTF8'), i.key) IS NULL
         OR (i.topic, coalesce(convert_to(i.partition_key, 'UTF8'), i.key)) NOT IN
          (SELECT d.kafka_topic, coalesce(convert_to(d.partition_key, 'UTF8'), d.kafka_key)

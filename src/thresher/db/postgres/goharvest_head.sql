@@ -15,7 +15,7 @@ SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS creat
   FROM {table} i
  WHERE (get_byte(sha256(convert_to(i.kafka_key, 'UTF8')), 0) & 63) = ANY (%(buckets)s::smallint[])
    AND {unclaimed}
-   AND i.kafka_topic <> ALL (%(held)s::text[])
+   AND (i.kafka_topic IN (SELECT t.topic FROM unnest(%(held)s::text[]) AS t(topic))) = %(among)s
    AND (i.kafka_key IS NULL OR (i.kafka_topic, i.kafka_key) NOT IN
          (SELECT d.kafka_topic, d.kafka_key FROM {dead} d WHERE d.blocking AND d.kafka_key IS NOT NULL))
  ORDER BY {order}

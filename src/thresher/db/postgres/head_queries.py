@@ -80,6 +80,7 @@ def marked_values(wanted: Wanted) -> dict[str, Any]:
         "bytes": wanted.batch_bytes,
         "largest": wanted.largest_bytes,
         "held": list(wanted.held_topics),
+        "among": wanted.among,
         "hot_topics": [topic for topic, _ in wanted.hot_keys],
         "hot_keys": [key for _, key in wanted.hot_keys],
         "in_flight_ids": BigintArray(bigint_array(list(wanted.in_flight))),

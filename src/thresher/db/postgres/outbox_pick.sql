@@ -1,6 +1,7 @@
 -- The rows that a head in Thresher's own shape selects, of the buckets that `{mine}` names. Left out: rows that are
 -- claimed already (`{unclaimed}`: in flight, or marked by this shard), topics that are held, keys that a dead row
--- blocks. Arrays have lower bound 1, or are as stored; `{more}` are further columns. Reading writes nothing: the fence
+-- blocks. With `among`, rows of the held topics are returned, and no others. IN (SELECT …) makes the planner hash the
+-- topics: a comparison with each of thousands would take seconds. Arrays have lower bound 1, or are as stored; `{more}` are further columns. Reading writes nothing: the fence
 -- is the producer's epoch.
 SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
        i.kafka_topic AS topic, i.kafka_key AS key,
@@ -17,6 +18,6 @@ SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS creat
   FROM {table} i
  WHERE {mine} AND i.dispatched_time IS NULL
    AND {unclaimed}
-   AND i.kafka_topic <> ALL (%(held)s::text[])
+   AND (i.kafka_topic IN (SELECT t.topic FROM unnest(%(held)s::text[]) AS t(topic))) = %(among)s
    AND (i.kafka_key IS NULL OR (i.kafka_topic, i.kafka_key) NOT IN
          (SELECT d.kafka_topic, d.kafka_key FROM {dead} d WHERE d.blocking AND d.kafka_key IS NOT NULL))

@@ -150,6 +150,7 @@ class PostgresPendingReader:
             "each": wanted.rows_per_bucket,
             "bytes": wanted.batch_bytes,
             "held": list(wanted.held_topics),
+            "among": wanted.among,
             "largest": wanted.largest_bytes,
             "hot_topics": [topic for topic, _ in wanted.hot_keys],
             "hot_keys": [key for _, key in wanted.hot_keys],

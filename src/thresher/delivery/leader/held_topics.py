@@ -1,5 +1,7 @@
 """Collects the topics whose rows wait from the events of the shards, and logs what the shards report about rows.
 
+A shard names at most 50 topics, and counts the rest.
+
 For one term. A shard that starts over holds no topics, so its earlier ones are dropped: no event would lift them.
 """
 
@@ -25,32 +27,46 @@ class HeldTopics:
         self._said: dict[str, tuple[float, int]] = {}
         # By shard: topics, and why their rows wait. Replaced as a whole, for readers in other threads.
         self._held: dict[int, dict[str, str]] = {}
+        # By shard: how many topics wait, named or not.
+        self._of: dict[int, int] = {}
 
     @property
     def alarms(self) -> dict[str, str]:
-        """Topics whose rows wait in one shard or more, and why."""
-        return {topic: why for held in self._held.values() for topic, why in held.items()}
+        """Topics whose rows wait in one shard or more, and why; and how many topics wait that are not named."""
+        held = self._held
+        named = {topic: why for each in held.values() for topic, why in each.items()}
+        more = sum(max(0, self._of.get(shard, 0) - len(each)) for shard, each in held.items())
+        return {**named, f"{more:,} more topics": "their rows wait, too"} if more else named
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Handle an event of a shard."""
         told = {"relay": self._relay, "shard": shard, **fields}
         match event:
             case "held":
+                before = self.alarms
                 for topic in fields["topics"]:
-                    if topic not in self.alarms:
+                    if topic not in before:
                         logger.warning("rows of topic %s wait: %s", topic, fields["why"], extra=told)
+                self._of = {**self._of, shard: fields["of"]}
                 held = dict.fromkeys(fields["topics"], str(fields["why"]))
                 self._held = {**self._held, shard: {**self._held.get(shard, {}), **held}}
             case "lifted":
-                if (topic := fields["topic"]) in self.alarms:
-                    logger.info("rows of topic %s go on", topic, extra=told)
+                before = self.alarms
+                for topic in fields["topics"]:
+                    if topic in before:
+                        logger.info("rows of topic %s go on", topic, extra=told)
+                lifted = {
+                    each: len(held.keys() & set(fields["topics"])) for each, held in self._held.items() if each != shard
+                }
+                self._of = {each: max(0, of - lifted.get(each, 0)) for each, of in self._of.items()}
+                self._of[shard] = fields["of"]
                 # Lifted for all shards: a shard that has no more rows of the topic would never report it.
                 self._held = {
-                    each: {name: why for name, why in held.items() if name != topic}
+                    each: {name: why for name, why in held.items() if name not in fields["topics"]}
                     for each, held in self._held.items()
                 }
             case "relaying":
-                self._held = {**self._held, shard: {}}
+                self._held, self._of = {**self._held, shard: {}}, {**self._of, shard: 0}
             case _:
                 self._log(shard, event, fields, told)
 

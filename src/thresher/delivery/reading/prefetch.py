@@ -13,11 +13,13 @@ import pyarrow as pa
 from thresher.delivery.batch import Batch
 from thresher.delivery.columns import integers
 from thresher.delivery.reading.read_ahead import ReadAhead
-from thresher.delivery.reading.row_source import RowSource
+from thresher.delivery.reading.row_source import ReadRequest, RowSource
 from thresher.delivery.stored_rows import FewRows, StoredBatch, row_sizes, split
 
 # After a slow read that found nothing, the pause is ten times as long, 1 s at most: the read stepped over many rows.
 _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
+# While topics are held, the pause is at most this many times as long as the read.
+_PAUSES_BESIDE_HELD = 2.0
 # The pause grows with the time without rows: after about half a minute it is 50 times the poll interval.
 _SHARE_OF_IDLENESS, _SLOWEST = 0.002, 50
 # While few rows are in flight, reads pause: they would only take CPU time from publishing.
@@ -87,21 +89,37 @@ class Prefetch:
         rows, began = ahead.size.rows, self._clock()
         with self._step:
             read = source.read(request)
+        if request.sweeping:
+            self._swept(read, request)
+            return
         if read is None:
             ended = self._clock()
             poll = max(self._poll, _BUSY_SECONDS) if request.in_flight else self._poll
             # The shorter of the last two reads counts: a stall of the machine makes one read slow, a slow database all.
             took, self._last_look = min(ended - began, self._last_look), ended - began
-            ahead.pause(self._waits(took, ended - self._last_found, poll))
+            wait = self._waits(took, ended - self._last_found, poll)
+            # Reads step over rows that wait: that must not make the others slow as well.
+            ahead.pause(min(wait, max(poll, _PAUSES_BESIDE_HELD * took)) if request.held else wait)
             return
         self._last_found = began
-        found = versions(read)
+        found = self._claimed(read, request)
         ahead.size.row_size.learn(read.nbytes, len(found))
-        ahead.claim(found, request.generation, row_sizes(read) if ahead.by_bytes else ())
         for part in split(read, rows):
             self._give(StoredBatch(stored=part, generation=request.generation))
         if len(found) < _FEW:
             ahead.pause(_BUSY_SECONDS)
+
+    def _swept(self, read: pa.RecordBatch | FewRows | None, request: ReadRequest) -> None:
+        if read is None:
+            self._ahead.holds.swept()
+        else:
+            self._claimed(read, request)
+            self._give(StoredBatch(stored=read, generation=request.generation))
+
+    def _claimed(self, read: pa.RecordBatch | FewRows, request: ReadRequest) -> dict[int, int]:
+        found = versions(read)
+        self._ahead.claim(found, request.generation, row_sizes(read) if self._ahead.by_bytes else ())
+        return found
 
     def _give(self, batch: StoredBatch) -> None:
         if self._convert is None or batch.generation != self._ahead.generation:

@@ -9,16 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from thresher.delivery.batch import Batch
 from thresher.delivery.reading.batch_size import BatchSize
+from thresher.delivery.reading.holds import Holds
 from thresher.delivery.reading.row_source import Key, ReadRequest
 from thresher.delivery.stored_rows import StoredBatch
-
-_HELD_SECONDS = 2.0
-# For rows that wait behind another row, which is read more often. All are released once that row can be sent.
-_BEHIND_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +36,9 @@ class ReadAhead:
     """Shared by the reader's thread and the task's own. Safe from both."""
 
     def __init__(self, ahead: ReadAheadLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
         self._limits = ahead
+        # Topics, keys and rows that reads leave out.
+        self.holds = Holds(clock=clock)
         self.size = BatchSize(most_rows=ahead.most_rows, most_bytes=ahead.most_bytes)
         self._changed = threading.Condition()
         self.generation = 0
@@ -50,10 +47,6 @@ class ReadAhead:
         # With a window: the bytes of each row in flight, by id, and of all together.
         self._sizes: dict[int, int] = {}
         self.bytes_in_flight = 0
-        # Held topics, keys of a topic, and rows with their create times; each with the time at which its hold ends.
-        self._held: dict[str, float] = {}
-        self._held_keys: dict[Key, float] = {}
-        self._held_rows: dict[tuple[int, int], float] = {}
         # Keys of which enough rows are marked already. The publisher replaces the tuple as a whole.
         self.hot: tuple[Key, ...] = ()
         self._ready: deque[Batch | StoredBatch] = deque()
@@ -81,29 +74,6 @@ class ReadAhead:
                     del in_flight[id_]
                     self.bytes_in_flight -= self._sizes.pop(id_, 0)
             self._changed.notify_all()
-
-    def hold(
-        self,
-        topics: Iterable[str],
-        keys: Iterable[Key] = (),
-        rows: Mapping[int, int] = MappingProxyType({}),
-        behind: Mapping[int, int] = MappingProxyType({}),
-    ) -> None:
-        """Leave these topics, keys and rows out of reads for 2 s; rows that wait `behind` others for a minute."""
-        with self._changed:
-            now = self._clock()
-            until = now + _HELD_SECONDS
-            self._held.update(dict.fromkeys(topics, until))
-            self._held_keys.update(dict.fromkeys(keys, until))
-            self._held_rows.update(dict.fromkeys(behind.items(), now + _BEHIND_SECONDS))
-            self._held_rows.update(dict.fromkeys(rows.items(), until))
-
-    def release(self) -> None:
-        """End all holds."""
-        with self._changed:
-            self._held.clear()
-            self._held_keys.clear()
-            self._held_rows.clear()
 
     def discard(self) -> None:
         """Forget the rows in flight and the batches that were read, so that all are read again from the head."""
@@ -148,18 +118,13 @@ class ReadAhead:
             self._changed.wait_for(lambda: self._closed or self.due)
             if self._closed:
                 return None
-            now = self._clock()
-            self._held = {topic: until for topic, until in self._held.items() if until > now}
-            self._held_keys = {key: until for key, until in self._held_keys.items() if until > now}
-            self._held_rows = {row: until for row, until in self._held_rows.items() if until > now}
-            return ReadRequest(
-                rows=self.size.rows,
-                bytes=self._most_bytes(),
-                in_flight=dict(self._in_flight),
-                held=list(self._held),
-                held_keys=list(self._held_keys),
-                held_rows=dict(self._held_rows.keys()),
-                generation=self.generation,
+            return self.holds.request(
+                ReadRequest(
+                    rows=self.size.rows,
+                    bytes=self._most_bytes(),
+                    in_flight=dict(self._in_flight),
+                    generation=self.generation,
+                )
             )
 
     @property

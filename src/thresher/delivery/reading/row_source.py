@@ -28,6 +28,10 @@ class ReadRequest:
     bytes: int
     in_flight: Mapping[int, int]
     held: Collection[str] = ()
+    # Only rows of the held topics are read. Otherwise, these are left out.
+    among: bool = False
+    # A few rows of topics whose rows are to be set aside are read between other reads.
+    sweeping: bool = False
     held_keys: Collection[Key] = ()
     held_rows: Mapping[int, int] = field(default_factory=dict)
     generation: int = 0

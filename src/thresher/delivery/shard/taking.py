@@ -1,18 +1,21 @@
 """Performs the reading effects of a protocol: takes batches, and tells the reader which rows to leave out."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from thresher.delivery.batch import NOTHING_YET, Batch, FailingTransform, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import (
+    Confine,
     DiscardReadAhead,
     Handlers,
     Hold,
     Lift,
     Release,
     ReportRejected,
+    Sweep,
     Take,
+    Unhold,
     WaitForTransform,
 )
 from thresher.delivery.reading.read_ahead import ReadAhead
@@ -21,6 +24,8 @@ from thresher.spark.worker.shard import Shard
 
 # An event has to fit into one message to the driver.
 _TOPICS_IN_AN_EVENT = 50
+# Topics that were not named are told as a number, each time that so many are left.
+_COUNTED = 100
 # The pause when no more rows can be left out and nothing else is to be sent.
 _REST_SECONDS = 1.0
 # The longest pause before a failing transform is tried again.
@@ -48,6 +53,9 @@ class Taking:
         # The transform that rows wait for, and how often it has failed.
         self._failing: FailingTransform | None = None
         self._tries = 0
+        # Topics with an alarm, and those of them that were named.
+        self._waiting: set[str] = set()
+        self._named: set[str] = set()
         # The rows of the last batch, and when it was taken.
         self._taken: tuple[int, float] | None = None
 
@@ -59,8 +67,11 @@ class Taking:
             Hold: self._hold,
             ReportRejected: self._report_rejected,
             WaitForTransform: self._wait_for_transform,
-            Release: lambda _: self._ahead.release(),
-            Lift: lambda effect: self._shard.event("lifted", topic=effect.topic),
+            Release: lambda _: self._ahead.holds.release(),
+            Lift: lambda effect: self._lift([effect.topic]),
+            Unhold: lambda effect: self._ahead.holds.unhold(effect.topics),
+            Sweep: lambda effect: self._ahead.holds.sweep(effect.topics),
+            Confine: lambda effect: self._ahead.holds.confine(effect.topics),
             DiscardReadAhead: lambda _: self._ahead.discard(),
         }
 
@@ -100,10 +111,7 @@ class Taking:
         if self._failing is None:
             self._shard.gauge("relaying", 0)
         self._failing = effect.failing
-        topics = sorted(effect.failing.topics)
-        self._shard.event(
-            "held", topics=topics[:_TOPICS_IN_AN_EVENT], of=len(topics), why=effect.failing.why
-        )  # fmt: skip
+        self._tell_held(effect.failing.topics, effect.failing.why)
         self._shard.wait(min(_LONGEST_PAUSE_SECONDS, 2.0**self._tries))
         self._tries += 1
 
@@ -112,15 +120,31 @@ class Taking:
         failing, self._failing, self._tries = self._failing, None, 0
         if failing is not None:
             self._shard.gauge("relaying", 1)
-            for topic in sorted(failing.topics):
-                self._shard.event("lifted", topic=topic)
+            self._lift(failing.topics)
 
     def _hold(self, effect: Hold) -> None:
-        self._ahead.hold(effect.topics, effect.streams, effect.rows, effect.behind)
-        topics = sorted(effect.missing)[:_TOPICS_IN_AN_EVENT]
-        self._shard.event("held", topics=topics, of=len(effect.missing), why=effect.why)
+        self._ahead.holds.hold(effect.topics, effect.streams, effect.rows, effect.behind, effect.lasting)
+        self._tell_held(effect.missing, effect.why)
         if effect.resting:
             self._shard.wait(_REST_SECONDS)
+
+    def _tell_held(self, topics: Iterable[str], why: str) -> None:
+        """Raise the alarm about topics: by name, while few are named, and with the number of all."""
+        self._waiting.update(topics)
+        room = max(0, _TOPICS_IN_AN_EVENT - len(self._named.difference(topics)))
+        named = sorted(self._named.intersection(topics)) + sorted(set(topics) - self._named)
+        self._named.update(named[:room])
+        self._shard.event("held", topics=named[:room], of=len(self._waiting), why=why)
+
+    def _lift(self, topics: Iterable[str]) -> None:
+        """Clear the alarm about topics. Only those that were named are told, with the number of those that are left."""
+        before = len(self._waiting)
+        self._waiting.difference_update(topics)
+        named = sorted(self._named.intersection(topics))
+        self._named.difference_update(named)
+        left = len(self._waiting)
+        if named or (left < before and left % _COUNTED == 0):
+            self._shard.event("lifted", topics=named, of=len(self._waiting))
 
     def _report_rejected(self, effect: ReportRejected) -> None:
         topics = sorted(effect.topics)[:_TOPICS_IN_AN_EVENT]

@@ -1,24 +1,30 @@
 """Passes the rows of a batch that can be sent now, and holds the others. Rows whose grace is over become dead.
 
-1. Rows of a missing topic wait: their stored topic is left out of reads for a while.
-2. A row that names a missing partition, or whose next try is not due yet, waits with all rows of its key. If there are
-   many such rows, their stored topics wait.
+1. Rows of a missing topic wait: their stored topic is left out of reads, and the cluster is asked about it from time
+   to time (`tend`). So a row that waits is read once when it comes, and once when its wait is over.
+2. A row that names a missing partition, has a timestamp that its topic does not take, or whose next try is not due
+   yet, waits with all rows of its key. If a topic has many such rows, the topic waits, and no other.
 3. If a transform may merge topics and keys, rows wait one by one instead, each with the rows that must be sent after it
    (`withheld`). Once the first of them can be sent, all are read again by id before any is sent.
+4. Rows that wait cost the others little: the cluster is asked about a few hundred topics at a time, and only for a
+   fifth of the time. Rows whose grace is over are read and set aside a few hundred at a time, between other rows.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from thresher.delivery.effects import (
     CheckTransactionEnded,
     CloseAhead,
+    Confine,
     Effect,
     Hold,
     Lift,
     ReadControl,
     Release,
     Survey,
+    Sweep,
+    Unhold,
 )
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.ownership import Ownership
@@ -26,14 +32,34 @@ from thresher.delivery.partition_keys import with_partitions
 from thresher.delivery.row import Record, Row, RowList, Rows
 from thresher.delivery.rules import Rules
 from thresher.delivery.waiting.row_states import RowStates
-from thresher.delivery.waiting.topic_states import TopicState, TopicStates
+from thresher.delivery.waiting.topic_states import MOST_GRACES, TopicState, TopicStates
 from thresher.delivery.waiting.withheld import LeftOut, Withheld
 from thresher.kafka.topic_status import Available, Surveyed, TopicStatus
 
-# If more rows wait, reads leave out their topics instead of single rows and keys.
-_MAX_HELD_ROWS = 1_000
+# If more rows of a topic wait, reads leave out the topic instead of single rows and keys; and so with all topics if
+# more rows of all wait.
+_MAX_TOPIC_ROWS, _MAX_HELD_ROWS = 500, 1_000
+# By how much the clocks of a broker and the database may differ: a timestamp this near to a limit is tried.
+_CLOCKS_MS = 60_000
 # Rows of the same topic and key as a waiting row wait with it for this long, before it is looked at again.
 _AGAIN_SECONDS = 2.0
+# The most rows of one batch, of topics whose grace is over, that are set aside at once. More are left to sweeps.
+_MOST_DEAD = 500
+# How many held topics the cluster is asked about at once, and the pause: at least, and as a multiple of the time of
+# the question.
+_LOOK_TOPICS, _LOOK_SECONDS, _PAUSES = 250, 0.2, 4.0
+# The most topics of a sweep.
+_SWEPT_TOPICS = 2_000
+# If more topics are held, only topics that were available lately are read, which are fewer; and the most of these.
+_MOST_HELD = 200
+_MOST_GOOD = 10_000
+
+
+class Flaw(NamedTuple):
+    """Why a topic would not take a row now, and as what the row is set aside once its grace is over."""
+
+    kind: Kind
+    why: str
 
 
 class Gate:
@@ -51,6 +77,12 @@ class Gate:
         self._came: set[str] = set()
         # The number of partitions of each available topic, by the last survey.
         self._counts: dict[str, int] = {}
+        # Topics that were available; and how many of them there were when reads were confined to them.
+        self._good: dict[str, None] = {}
+        self._confined = 0
+        self._next_look = 0.0
+        # Topics that sweeps may be reading.
+        self._sweeping: frozenset[str] = frozenset()
 
     def begin(self) -> None:
         """Start a new batch."""
@@ -68,23 +100,69 @@ class Gate:
         self._counts = {
             topic: status.partitions for topic, status in answer.topics.items() if isinstance(status, Available)
         }
+        self._good.update(dict.fromkeys(self._counts))
         found = self.topics.surveyed(answer.topics, answer.now)
         for topic in (*found.lifted, *self.rows.forget_unseen(answer.now)):
             yield Lift(topic)
         lost = found.topics
+        if len(answer.topics) < len(topics):
+            lost = {**lost, **self.topics.unknown(topics - answer.topics.keys(), answer.now)}
         if found.due:
             lost = {**lost, **(yield from self._put_off(found.due))}
         if self._rules.merging:
             rows = yield from self._one_by_one(rows, lost, answer, behind)
         else:
             if lost:
-                rows = yield from self._miss(rows, lost)
+                rows = yield from self._miss(rows, lost, answer.topics)
             rows = yield from self._placed(rows, answer)
         for topic in sorted(self._came):
             if not self.rows.waits_for(topic):
                 yield Lift(topic)
         self._came.clear()
         return rows
+
+    def tend(self) -> Generator[Effect, Any, None]:
+        """Ask about topics that are held: those that are available now are read again, others set aside when due."""
+        if not self.topics:
+            return
+        now = (yield Survey(frozenset())).now
+        if now < self._next_look:
+            return
+        overdue = self.topics.overdue(now, _SWEPT_TOPICS)
+        if overdue or self._sweeping:
+            swept: frozenset[str] = yield Sweep(overdue)
+            self._sweeping = overdue - swept
+            self.topics.unhold(swept)
+            for topic in swept:
+                yield Lift(topic)
+        for topic in self.topics.forget_unseen(now):
+            yield Lift(topic)
+        held = self.topics.next_held(_LOOK_TOPICS)
+        if held:
+            answer: Surveyed = yield Survey(frozenset(held))
+            found = self.topics.surveyed(answer.topics, answer.now)
+            free = answer.topics.keys() & set(held) - found.topics.keys()
+            if free:
+                self.topics.unhold(free)
+                self._good.update(dict.fromkeys(free))
+                yield Unhold(frozenset(free))
+            for topic in found.lifted:
+                yield Lift(topic)
+        yield from self._confine()
+        then = (yield Survey(frozenset())).now
+        self._next_look = then + max(_LOOK_SECONDS, _PAUSES * (then - now))
+
+    def _confine(self) -> Generator[Effect, Any, None]:
+        """Read only topics that were available lately while too many others are held to name them in each read."""
+        held = len(self.topics.held)
+        if held > _MOST_HELD and len(self._good) > self._confined:
+            self._confined = len(self._good)
+            yield Confine(frozenset(self._good))
+        elif self._confined and held < _MOST_HELD // 2:
+            self._confined = 0
+            yield Confine(None)
+        while len(self._good) > _MOST_GOOD:
+            del self._good[next(iter(self._good))]
 
     def placed(self, rows: Rows) -> Rows:
         """Return rows that were let through, with the partitions of those that have a partition key."""
@@ -105,29 +183,38 @@ class Gate:
             self._ownership.blocked.discard(id_index)
         return {}
 
-    def _miss(self, rows: Rows, lost: Mapping[str, TopicState]) -> Generator[Effect, Any, Rows]:
-        """Hold the rows of topics that cannot be written to; if the grace is over, make them dead."""
+    def _miss(
+        self, rows: Rows, lost: Mapping[str, TopicState], statuses: Mapping[str, TopicStatus]
+    ) -> Generator[Effect, Any, Rows]:
+        """Hold the rows of topics that cannot be written to; if the grace is over, make them dead, if they are few."""
         kept: list[Row] = []
         why = ""
         newly: set[str] = set()
         expired = {topic for topic, state in lost.items() if self.topics.expired(state)}
+        room = _MOST_DEAD if self._rules.sweeps else len(rows)
         for row in rows:
             plan = row.plan
             if not isinstance(plan, Record) or plan.topic not in lost:
                 kept.append(row)
-            elif plan.topic in expired:
+            elif plan.topic in expired and (room > 0 or lost[plan.topic].tries):
+                room -= 1
                 kept.append(self._lost(row, lost[plan.topic]))
             else:
                 newly.add(row.topic)
                 why = lost[plan.topic].why
         if newly:
             self._held_topics |= newly
-            yield Hold(frozenset(newly), why, frozenset(lost) - expired)
+            # A topic that refused records, although the cluster calls it available, has to be tried again.
+            away = {topic for topic in newly if topic in lost and not isinstance(statuses.get(topic), Available)}
+            lasting = away if self._rules.sweeps else set()
+            self.topics.hold(lasting)
+            missing = (frozenset(lost) - expired) | newly
+            yield Hold(frozenset(newly), why, missing, lasting=frozenset(lasting))
         return RowList([row for row in RowList(kept).blocked_left_out() if row.topic not in self._held_topics])
 
     def _placed(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, Rows]:
         """Hold rows that name a missing partition, or whose next try is not due yet; or make them dead."""
-        if not rows.asks_for_partitions and not self.rows and not self._held_streams:
+        if not (rows.asks_for_partitions or rows.has_timestamps or self.rows or self._held_streams):
             return rows
         # `changed`: whether a row may have got another plan.
         changed, surveyed = yield from self._partitions(rows, surveyed)
@@ -137,8 +224,8 @@ class Gate:
         for row in rows:
             if row.stream in self._held_streams:
                 continue
-            there = _beyond(row.plan, surveyed.topics)
-            why = self._waits(row, there, surveyed.now)
+            flaw = _flaw(row.plan, surveyed)
+            why = self._waits(row, flaw, surveyed.now)
             if isinstance(why, Row):
                 placed.append(why)
                 changed = True
@@ -148,7 +235,8 @@ class Gate:
                 if row.stream is not None:
                     self._held_streams.add(row.stream)
             else:
-                placed.append(row if there is None else self._misplaced(row, there))
+                placed.append(row if flaw is None else self._flawed(row, flaw))
+                changed = changed or flaw is not None
         if waiting:
             yield self._hold_of(waiting, reason)
             placed = [row for row in placed if row.topic not in self._held_topics]
@@ -160,7 +248,7 @@ class Gate:
         self, rows: Rows, lost: Mapping[str, TopicState], surveyed: Surveyed, behind: Callable[[], Iterable[Row]]
     ) -> Generator[Effect, Any, Rows]:
         """Hold, one by one, rows that cannot be sent now and rows that must be sent after them; or make them dead."""
-        plain = not rows.asks_for_partitions and not self.rows and not self.withheld
+        plain = not (rows.asks_for_partitions or rows.has_timestamps or self.rows or self.withheld)
         if not lost and plain:
             return rows
         if not plain:
@@ -204,11 +292,11 @@ class Gate:
         joins = stopped.get(stream) or self.withheld.why(stream, surveyed.now)
         if joins is not None:
             return joins
-        there = _beyond(row.plan, surveyed.topics)
-        verdict = self._waits(row, there, surveyed.now)
+        flaw = _flaw(row.plan, surveyed)
+        verdict = self._waits(row, flaw, surveyed.now)
         if verdict is not None:
             return verdict
-        return row if there is None else self._misplaced(row, there)
+        return row if flaw is None else self._flawed(row, flaw)
 
     def _hold_singly(self, waiting: Sequence[LeftOut], *, alone: bool) -> Hold:
         """Hold these rows, up to the limit of `withheld`. `alone`: there is nothing else to send."""
@@ -227,35 +315,35 @@ class Gate:
         )
 
     def _hold_of(self, waiting: Sequence[Row], why: str) -> Hold:
-        """Hold waiting rows with their keys; if there are many, their stored topics."""
-        many = self.rows.waiting_rows > _MAX_HELD_ROWS
-        if many:
-            self._held_topics |= {row.topic for row in waiting}
+        """Hold waiting rows with their keys; if a topic has many, the topic."""
+        all_many = self.rows.waiting_rows > _MAX_HELD_ROWS
+        many = {row.topic for row in waiting if all_many or self.rows.waiting_for(_topic_of(row)) > _MAX_TOPIC_ROWS}
+        self._held_topics |= many
+        single = [row for row in waiting if row.topic not in many]
         return Hold(
-            frozenset(row.topic for row in waiting if many),
+            frozenset(many),
             why,
             missing=frozenset(row.plan.topic for row in waiting if isinstance(row.plan, Record)),
-            streams=frozenset(row.stream for row in waiting if row.stream is not None and not many),
-            rows={row.id: row.create_time for row in waiting if row.stream is None and not many},
+            streams=frozenset(row.stream for row in single if row.stream is not None),
+            rows={row.id: row.create_time for row in single if row.stream is None},
         )
 
     def _partitions(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, tuple[bool, Surveyed]]:
-        """Return the status of the topics, asked for again if a row names a missing partition; and whether it was."""
-        doubtful = {_topic_of(row) for row in rows if _beyond(row.plan, surveyed.topics) is not None}
+        """Return the status of the topics, asked for again if one would not take a row; and whether it was."""
+        doubtful = {_topic_of(row) for row in rows if _flaw(row.plan, surveyed) is not None}
         if not doubtful:
             return False, surveyed
-        # Partitions may have been added since the last survey.
+        # Partitions may have been added since the last survey, or limits changed.
         return True, (yield Survey(frozenset(doubtful), fresh=True))
 
-    def _waits(self, row: Row, there: int | None, now: float) -> Row | str | None:
-        """Return the reason if a row waits, for its partition or its next try; the dead row if its grace is over.
+    def _waits(self, row: Row, flaw: Flaw | None, now: float) -> Row | str | None:
+        """Return the reason if a row waits, for its topic or its next try; the dead row if its grace is over.
 
-        `there` is the number of partitions, if the row names one beyond them. None: the row does not wait.
+        `flaw`: why its topic would not take it now. None: the row does not wait.
         """
         key = (row.id, row.create_time)
-        if there is not None and isinstance(row.plan, Record):
-            why = _missing(row.plan, there)
-            return why if self.rows.wait(key, row.plan.topic, why, now) else None
+        if flaw is not None:
+            return flaw.why if self.rows.wait(key, _topic_of(row), flaw.why, now) else None
         state = self.rows.look(key, now)
         if state is None:
             return None
@@ -270,11 +358,13 @@ class Gate:
     def _lost(self, row: Row, state: TopicState) -> Row:
         """Return a row as dead, because its topic could not be written to for the whole grace."""
         reason = self._rules.grace_over_reason(state.why)
+        if state.crowded:
+            reason = f"{state.why}; it was not waited for, because {MOST_GRACES:,} other topics waited already"
         return self._dead_row(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
 
-    def _misplaced(self, row: Row, there: int) -> Row:
-        """Return a row as dead, because its partition was missing for the whole grace."""
-        return self._dead_row(row, Kind.NO_PARTITION, self._rules.grace_over_reason(_missing(row.plan, there)))
+    def _flawed(self, row: Row, flaw: Flaw) -> Row:
+        """Return a row as dead, because its topic would not have taken it for the whole grace."""
+        return self._dead_row(row, flaw.kind, self._rules.grace_over_reason(flaw.why))
 
     def _dead_row(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
         return row._replace(plan=self._rules.dead_fate(row, dead(kind, reason, attempts)))
@@ -293,5 +383,20 @@ def _beyond(plan: Any, statuses: Mapping[str, TopicStatus]) -> int | None:
     return status.partitions
 
 
-def _missing(plan: Any, there: int) -> str:
-    return f"partition {plan.partition} of {plan.topic} does not exist: the topic has {there} partitions"
+def _flaw(plan: Any, surveyed: Surveyed) -> Flaw | None:
+    """Return why the topic would not take a record now: it lacks the partition, or refuses the timestamp."""
+    if not isinstance(plan, Record):
+        return None
+    there = _beyond(plan, surveyed.topics)
+    if there is not None:
+        why = f"partition {plan.partition} of {plan.topic} does not exist: the topic has {there} partitions"
+        return Flaw(Kind.NO_PARTITION, why)
+    status = surveyed.topics.get(plan.topic)
+    if plan.timestamp <= 0 or surveyed.server_ms is None or not isinstance(status, Available):
+        return None
+    ahead = plan.timestamp - surveyed.server_ms
+    for side, limit, distance in (("after", status.after_ms, ahead), ("before", status.before_ms, -ahead)):
+        if limit is not None and distance > limit + _CLOCKS_MS:
+            why = f"{plan.topic} takes no timestamp so far {side} the present (message.timestamp.{side}.max.ms={limit})"
+            return Flaw(Kind.REJECTED, why)
+    return None

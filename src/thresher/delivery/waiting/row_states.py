@@ -10,6 +10,7 @@
 3. **Poison**: the row failed alone. It is dead, but not settled as dead yet.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,8 @@ RowKey = tuple[int, int]
 # and among all such rows there is a pause between two tries.
 _TRIES = 5
 _MIN_RETRY_SECONDS, _BETWEEN_SECONDS = 2.0, 3.0
+# How often rows are looked through for those that were not read for long.
+_FORGETTING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +61,9 @@ class RowStates:
         """`waited_before` returns how long the row with this id has waited under other processes."""
         self._grace_seconds, self._waited_before = grace_seconds, waited_before
         self._states: dict[RowKey, RowState] = {}
+        # How many rows of each topic wait.
+        self._waiting: Counter[str] = Counter()
+        self._next_forgetting = 0.0
         # When the next try of any refused row is due.
         self._next_try = 0.0
 
@@ -76,7 +82,11 @@ class RowStates:
 
     def waits_for(self, topic: str) -> bool:
         """Whether a row of the topic waits."""
-        return any(isinstance(state, WaitingRow) and state.topic == topic for state in self._states.values())
+        return self._waiting[topic] > 0
+
+    def waiting_for(self, topic: str) -> int:
+        """How many rows of the topic wait."""
+        return self._waiting[topic]
 
     @property
     def ids(self) -> tuple[int, int] | None:
@@ -86,7 +96,7 @@ class RowStates:
     @property
     def waiting_rows(self) -> int:
         """How many rows wait."""
-        return sum(isinstance(state, WaitingRow) for state in self._states.values())
+        return self._waiting.total()
 
     def suspect(self, keys: Iterable[RowKey]) -> None:
         """Make these rows, which were in one rejected transaction, a group of suspects."""
@@ -97,7 +107,8 @@ class RowStates:
             for key, state in self._states.items()
             if not (isinstance(state, Suspect) and id(state.group) in outdated)
         }
-        self._states.update(dict.fromkeys(group, Suspect(group)))
+        for key in group:
+            self._put(key, Suspect(group))
 
     def wait(self, key: RowKey, topic: str, why: str, now: float, *, tried: bool = False) -> bool:
         """Make a row wait; return False if its grace is over. `tried`: the broker has refused it, so try it later."""
@@ -119,14 +130,26 @@ class RowStates:
         if state.waited.over(self._grace_seconds):
             return False
         self.clear(key)
-        self._states[key] = state
+        self._put(key, state)
         return True
+
+    def _put(self, key: RowKey, state: RowState) -> None:
+        self._count(self._states.get(key), -1)
+        self._states[key] = state
+        self._count(state, 1)
+
+    def _count(self, state: RowState | None, change: int) -> None:
+        if isinstance(state, WaitingRow):
+            self._waiting[state.topic] += change
+            if not self._waiting[state.topic]:
+                del self._waiting[state.topic]
 
     def look(self, key: RowKey, now: float) -> WaitingRow | None:
         """Return the state of a waiting row, and note that the row still waits; None for any other row."""
         state = self.waiting(key)
         if state is not None:
             state = replace(state, waited=waited(state.waited, now, self._grace_seconds))
+            # Of the same topic.
             self._states[key] = state
         return state
 
@@ -136,6 +159,9 @@ class RowStates:
 
     def forget_unseen(self, now: float) -> list[str]:
         """Forget waiting rows that were not read for long, perhaps deleted. Return topics that no row waits for now."""
+        if now < self._next_forgetting:
+            return []
+        self._next_forgetting = now + _FORGETTING_SECONDS
         unseen = {
             key: state.topic
             for key, state in self._states.items()
@@ -148,11 +174,12 @@ class RowStates:
     def mark_dead(self, key: RowKey, fate: Dead) -> None:
         """Note that a row can never be sent."""
         self.clear(key)
-        self._states[key] = PoisonRow(fate)
+        self._put(key, PoisonRow(fate))
 
     def clear(self, key: RowKey) -> None:
         """Forget a row that was delivered, or is settled as dead."""
         state = self._states.pop(key, None)
+        self._count(state, -1)
         if isinstance(state, Suspect):
             state.group.discard(key)
 

@@ -5,10 +5,13 @@
    after a while. Its wait ends only when it takes a record.
 3. If a state has a kind, rows are set aside as dead with that kind once the grace is over. Without a kind, rows wait
    for as long as it takes.
+4. At most 5,000 topics have a grace at a time. Rows of further missing topics are set aside without one.
+5. Topics that are held are asked about in turn, a few at a time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from thresher.delivery.fate import DEAD_KINDS, Kind
 from thresher.delivery.waiting.grace import Grace, waited
@@ -17,6 +20,9 @@ from thresher.kafka.topic_status import TopicStatus, Unavailable
 # The pause before the next try. A refusal costs the other topics a recovery; no answer also costs a flush's time-out.
 _REFUSED_SECONDS = 1.0
 _SILENT_SECONDS, _LONGEST_SILENT_SECONDS = 5.0, 60.0
+# The topics of a shard that may wait for their grace at a time: a writer may name any number of them.
+MOST_GRACES = 5_000
+NOT_LOOKED_AT = "it is one of many new topics, and the cluster has not been asked about it yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,8 @@ class TopicState:
     tries: int = 0
     # After a failed try: when the next one is due.
     retry_at: float = 0.0
+    # So many other topics waited already that this one has no grace.
+    crowded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,70 @@ class TopicStates:
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._states: dict[str, TopicState] = {}
+        # Topics of the states that have a kind.
+        self._missing: set[str] = set()
+        # Topics that are left out of reads until the cluster calls them available, the next to ask about first.
+        self._held: dict[str, None] = {}
+        # When topics that waited under an earlier attempt began to.
+        self._since: dict[str, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._states)
+
+    def remember(self, waited_seconds: Mapping[str, float], now: float) -> None:
+        """Note how long topics had waited when an earlier attempt of this shard, or of another leader, ended."""
+        self._since = {topic: now - seconds for topic, seconds in waited_seconds.items()}
+
+    @property
+    def held(self) -> Collection[str]:
+        """The topics that are left out of reads until the cluster calls them available."""
+        return self._held.keys()
+
+    def hold(self, topics: Iterable[str]) -> None:
+        """Note that these topics are left out of reads."""
+        self._held.update(dict.fromkeys(topics))
+
+    def unhold(self, topics: Iterable[str]) -> None:
+        """Note that these topics are read again."""
+        for topic in topics:
+            self._held.pop(topic, None)
+
+    def next_held(self, most: int) -> list[str]:
+        """Return the held topics whose turn it is to be asked about."""
+        turn = list(islice(self._held, most))
+        for topic in turn:
+            del self._held[topic]
+        self._held.update(dict.fromkeys(turn))
+        return turn
+
+    def overdue(self, now: float, most: int) -> frozenset[str]:
+        """Return held topics whose rows are to be set aside."""
+        found = ((topic, self._states.get(topic)) for topic in self._held)
+        over = (
+            topic for topic, state in found if state is not None and state.kind is not None and self._over(state, now)
+        )
+        return frozenset(islice(over, most))
+
+    def unknown(self, topics: Iterable[str], now: float) -> dict[str, TopicState]:
+        """Return the states of topics that the cluster was not asked about, because too many are new."""
+        new = TopicState(kind=None, why=NOT_LOOKED_AT, waited=Grace(now, now))
+        return {topic: self._states.setdefault(topic, new) for topic in topics}
+
+    def forget_unseen(self, now: float) -> list[str]:
+        """Forget topics that are not held and whose rows did not come for long; return them."""
+        unseen = [
+            topic
+            for topic, state in self._states.items()
+            if topic not in self._held and not state.tries and state.waited.forgotten(now, self._grace_seconds)
+        ]
+        for topic in unseen:
+            self._drop(topic)
+        return unseen
+
+    def _drop(self, topic: str) -> TopicState | None:
+        self._missing.discard(topic)
+        self._since.pop(topic, None)
+        return self._states.pop(topic, None)
 
     def surveyed(self, statuses: Mapping[str, TopicStatus], now: float) -> Waiting:
         """Note the topics' status by the cluster, and return which of them wait."""
@@ -56,7 +128,7 @@ class TopicStates:
             if isinstance(status, Unavailable):
                 waiting[topic] = self._note(topic, DEAD_KINDS.get(status.refusal), status.why, now)
             elif state is not None and not state.tries:
-                del self._states[topic]
+                self._drop(topic)
                 lifted.append(topic)
             elif state is not None and now < state.retry_at:
                 waiting[topic] = state
@@ -80,7 +152,7 @@ class TopicStates:
 
     def delivered(self, topics: Iterable[str]) -> list[str]:
         """Note that these topics took records, and return those whose wait this ends."""
-        return [topic for topic in topics if self._states.pop(topic, None) is not None] if self._states else []
+        return [topic for topic in topics if self._drop(topic) is not None] if self._states else []
 
     def is_missing(self, topic: str) -> bool:
         """Whether a topic is known to be missing or forbidden, so that a grace runs for its rows."""
@@ -89,19 +161,29 @@ class TopicStates:
 
     def expired(self, state: TopicState) -> bool:
         """Whether the grace of a topic's rows is over: they are dead."""
-        return state.kind is not None and state.waited.over(self._grace_seconds)
+        return state.kind is not None and self._over(state, state.waited.seen)
+
+    def _over(self, state: TopicState, now: float) -> bool:
+        return state.crowded or now - state.waited.since >= self._grace_seconds
 
     def _note(self, topic: str, kind: Kind | None, why: str, now: float) -> TopicState:
         before = self._states.get(topic)
         # A grace begins when the state first has a kind.
         same = before.waited if before is not None and before.kind is not None and kind is not None else None
+        if same is None and kind is not None and topic in self._since:
+            same = Grace(self._since[topic], now)
         state = TopicState(
             kind=kind,
             why=why,
             waited=waited(same, now, self._grace_seconds),
             tries=before.tries if before is not None else 0,
             retry_at=before.retry_at if before is not None else 0.0,
+            crowded=kind is not None
+            and (
+                before.crowded if topic in self._missing and before is not None else len(self._missing) >= MOST_GRACES
+            ),
         )
+        (self._missing.add if kind is not None else self._missing.discard)(topic)
         self._states[topic] = state
         return state
 

@@ -63,6 +63,7 @@ def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook, bounds: Bo
     purging: Sequence[Row] = ()
     failures = waves.failures
     while True:
+        yield from waves.gate.tend()
         hot = tuple(waves.board.hot(many, much))
         batch: Any = yield Take(hot=hot)
         if batch is NOTHING_YET and not waves.board.busy:

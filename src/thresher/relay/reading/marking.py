@@ -69,6 +69,7 @@ class Marking:
             batch_bytes=request.bytes,
             largest_bytes=self._largest,
             held_topics=request.held,
+            among=request.among,
             in_flight=request.held_rows,
             # With transforms no key can be left out: rows of another stored key may be sent with the same key.
             hot_keys=() if self._by_id else (*self._hot(), *request.held_keys),

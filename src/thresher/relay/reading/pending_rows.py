@@ -72,6 +72,9 @@ class PendingRows:
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
         """Return the requested rows: those of a key in order, or all by id for transforms. None if there are none."""
+        if request.sweeping:
+            found = self._reader.few(self._wanted(request, self._buckets, request.rows, each=request.rows))
+            return read_of(found) if found else None
         if not self._deep:
             if not request.in_flight:
                 self._plan.idle()
@@ -181,6 +184,7 @@ class PendingRows:
             largest_bytes=self._largest,
             in_flight={**request.held_rows, **request.in_flight} if request.held_rows else request.in_flight,
             held_topics=request.held,
+            among=request.among,
             hot_keys=request.held_keys,
             by_id=self._by_id,
         )

@@ -157,6 +157,7 @@ class LockTurns:
         rules = Rules(
             poison=settings.poison,
             grace_seconds=settings.limits.grace_seconds,
+            sweeps=False,
             waited_seconds=lock.missing_seconds,
             row_waited_seconds=lock.waiting_seconds,
             row_waited_id=lock.waiting_id,
@@ -234,7 +235,7 @@ class LockTurns:
             AwaitSettled: lambda _: True,
             Hold: self._hold,
             ReportRejected: self._report_rejected,
-            Lift: lambda effect: self._resources.shard.event("lifted", topic=effect.topic),
+            Lift: lambda effect: self._resources.shard.event("lifted", topics=[effect.topic], of=0),
             DiscardReadAhead: lambda _: None,
         }
 

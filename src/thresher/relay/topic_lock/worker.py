@@ -128,7 +128,7 @@ class Worker:
         """Clear the alarms about topics whose rows no longer wait, whichever worker sent them or set them aside."""
         troubled = {state.topic for state in states if state.troubled}
         for topic in self._alarmed - troubled:
-            self._shard.event("lifted", topic=topic)
+            self._shard.event("lifted", topics=[topic], of=0)
         self._alarmed &= troubled
 
     def _discard_outdated(self, states: Sequence[LockState]) -> None:
