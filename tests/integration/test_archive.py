@@ -120,6 +120,9 @@ def test_odd_names_and_extra_columns_are_archived_unchanged(dsn: str, tmp_path: 
     place.sql(f'ALTER TABLE {place.table} ADD COLUMN "tenant %s" int DEFAULT 5')
     place.fill()
     if target == "table":
+        # A table that is made now has every column; one that is older has to be changed.
+        assert place.archiver(target, rows=10, seconds=1e9).run().rows == 0
+        place.sql(f'ALTER TABLE {place.table.companion("_archive")} DROP COLUMN "tenant %s"')
         with pytest.raises(ArchiveRefused, match="ADD COLUMN") as refused:
             place.archiver(target).run()
         place.sql(str(refused.value).partition(": ")[2])

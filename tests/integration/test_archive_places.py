@@ -300,3 +300,63 @@ def test_files_are_private_unless_the_directory_is_a_groups(
         os.umask(before)
     assert {file.stat().st_mode & 0o777 for file in place.directory.glob("*.parquet")} == {mode}
     assert directory is not None or place.directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("swapped", ["the directory", "a finished file"])
+@pytest.mark.parametrize("point", [ArchivePoint.NAMED, ArchivePoint.REMOVED])
+def test_a_directory_swapped_during_a_run_takes_no_further_rows(
+    place: OutboxPlace, swapped: str, point: ArchivePoint
+) -> None:
+    place.fill()
+    away, done = place.directory.with_name("away"), 0
+
+    def swap(reached: ArchivePoint) -> None:
+        nonlocal done
+        done += reached is point
+        if reached is not point or done != 1:
+            return
+        if swapped == "the directory":
+            place.directory.rename(away)
+            place.directory.mkdir()
+        else:
+            away.mkdir()
+            (file,) = place.files
+            file.rename(away / file.name)
+
+    with pytest.raises(ArchiveRefused, match=r"was replaced during the run|during the run: it held rows"):
+        place.archiver("files", reach=swap).run()
+    found = Counter(place.ids()) + Counter(place.archived_in(away)) + Counter(place.archived_in(place.directory))
+    assert found.keys() == ALL.keys(), "every row is in the outbox or in a file"
+    assert len(place.ids()) >= DUE + YOUNG + WAITING - 10, "only the first batch may have left"
+
+
+@pytest.mark.parametrize("target", ["table", "files"])
+def test_a_trigger_that_keeps_rows_ends_the_run(place: OutboxPlace, target: str) -> None:
+    place.fill()
+    place.sql("CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    place.sql("CREATE TRIGGER keep BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION keep()")
+    with pytest.raises(ArchiveRefused, match=r"could not be removed.*trigger"):
+        place.archiver(target).run()
+    place.sql("DROP TRIGGER keep ON outbox")
+    assert place.archiver(target).run().rows == DUE
+    assert place.everything(target) == ALL
+
+
+def test_a_finished_file_stays_whatever_its_manifest_says(place: OutboxPlace) -> None:
+    place.fill(due=5)
+    place.archiver("files").run()
+    place.sql("UPDATE thresher_archive_batches SET attempt = attempt + 1")
+    assert place.archiver("files").run().rows == 0
+    assert place.archived_ids("files")
+
+
+def test_a_manifests_name_leads_to_no_other_directory(place: OutboxPlace) -> None:
+    place.fill(due=5)
+    cut_off(place, ArchivePoint.BEGUN)
+    place.sql("UPDATE thresher_archive_batches SET stem = '../elsewhere/' || stem")
+    elsewhere = place.directory.with_name("elsewhere")
+    elsewhere.mkdir()
+    with pytest.raises(ArchiveRefused, match="is no name of an archive's file"):
+        place.archiver("files").run()
+    assert not list(elsewhere.iterdir())
+    assert len(place.ids()) == 5 + YOUNG + WAITING

@@ -30,7 +30,12 @@ class ArchiveTable:
         if len(f"{outbox.table}_archive".encode()) > _IDENTIFIER_BYTES:
             raise ArchiveRefused(f"the name of {outbox} is too long for a table <outbox>_archive: archive to files")
         with explained():
-            create_missing(self._connection, self.name, statement("archive_create", outbox))
+            # The outbox may have further columns.
+            adding = ", ".join(
+                f"ADD COLUMN IF NOT EXISTS {quoted_name(each)} {rows.columns[each]}" for each in rows.columns
+            )
+            made = f"{statement('archive_create', outbox)}\nALTER TABLE {self.name} {adding};"
+            create_missing(self._connection, self.name, made)
             there = {each for (each,) in self._execute(statement("archive_columns"), [self.name]).fetchall()}
         if reasons := ", ".join(self._reasons()):
             raise ArchiveRefused(f"{self.name} does not keep rows durably: {reasons}; change it, or archive to files")
@@ -48,7 +53,12 @@ class ArchiveTable:
         query = statement("archive_move", self._rows.outbox, due=self._rows.due(), columns=columns)
         try:
             with explained(), self._connection.transaction():
-                gone, kept, last = self._execute(query, due.values).fetchone() or (0, 0, None)
+                chosen, gone, kept, last = self._execute(query, due.values).fetchone() or (0, 0, 0, None)
+                if gone != chosen:
+                    raise ArchiveRefused(
+                        f"{chosen - gone} of {chosen} rows of {self._rows.outbox} could not be removed, so nothing was "
+                        "moved: is there a trigger, a rule or a policy that keeps them?"
+                    )
                 if gone != kept:
                     raise ArchiveRefused(
                         f"{self.name} has taken {kept} of {gone} rows, so nothing was moved: a trigger skips rows. "

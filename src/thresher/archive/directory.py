@@ -7,6 +7,9 @@
 3. No name is used twice. A file under its final name is never written to again.
 4. Files hold messages: their owner alone can read them, unless the directory has the set-group-id bit.
 5. After a directory is created, its parent is flushed before it gets its id. So a directory with an id is durable.
+6. Before rows are removed, the directory at the path still has the id, and the batch's file and the last thousand
+   files of the run are found in it again, unchanged: somebody may have moved the directory, or mounted another one.
+7. A name that comes from a manifest stays within the directory, whatever is written there.
 """
 
 import contextlib
@@ -23,8 +26,11 @@ from thresher.archive.batch import PART
 from thresher.archive.durable import flush_file, flush_parent, flush_path
 from thresher.archive.problem import ArchiverBusy, ArchiveRefused, ArchiveTrouble
 from thresher.archive.target import Opening
+from thresher.core.errors import shorten
 
 _MARK = ".thresher-archive"
+# How many files of a run are looked for again before each removal of rows.
+_MOST_FINISHED = 1_000
 # Errors that need an operator. Others, such as a full disk, may pass.
 _REFUSED = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENOTSUP, errno.ELOOP}
@@ -41,17 +47,49 @@ class ArchiveDirectory:
             if not path.is_dir():
                 path.mkdir(mode=0o700)
             self.id = _identity(path)
+        # The last files that were made durable here, each with what identifies its content.
+        self._finished: dict[str, tuple[int, ...]] = {}
+
+    def place_of(self, name: str) -> Path:
+        """Return the path of a file. Raises `ArchiveRefused` if the name would lead out of the directory."""
+        if name in {"", ".", ".."} or "/" in name or "\0" in name:
+            raise ArchiveRefused(
+                f"{shorten(name)} is no name of an archive's file: another program has changed the manifests"
+            )
+        return self.path / name
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files, if they exist."""
         with explained(self.path):
             for name in names:
-                (self.path / name).unlink(missing_ok=True)
+                self.place_of(name).unlink(missing_ok=True)
+                self._finished.pop(name, None)
+
+    def require_kept(self) -> None:
+        """Raise `ArchiveRefused` if another directory is at the path now, or a file that was finished has gone."""
+        found = id_of(self.path)
+        if found != self.id:
+            raise ArchiveRefused(
+                f"{self.path} was replaced during the run: its id was {self.id}, and is now {found or 'missing'}. No "
+                "further row has left the outbox. Find the directory with the files of this run, and mount it again"
+            )
+        for name, identity in self._finished.items():
+            with explained(self.place_of(name)):
+                if _identified(self.place_of(name)) != identity:
+                    raise ArchiveRefused(
+                        f"{name} was changed, or removed from {self.path}, during the run: it held rows that have left "
+                        "the outbox, or were about to. No further row has left it"
+                    )
+
+    def _note(self, name: str) -> None:
+        self._finished[name] = _identified(self.place_of(name))
+        if len(self._finished) > _MOST_FINISHED:
+            del self._finished[next(iter(self._finished))]
 
     @contextlib.contextmanager
     def unfinished(self, name: str) -> Iterator[BinaryIO]:
         """Give a new file under a temporary name, and flush it to disk. After an error it is removed."""
-        part = self.path / f"{name}{PART}"
+        part = self.place_of(f"{name}{PART}")
         try:
             with explained(part), open(part, "xb", opener=self._private) as file:
                 yield file
@@ -73,17 +111,19 @@ class ArchiveDirectory:
         """
         with explained(self.path / name):
             try:
-                (self.path / f"{name}{PART}").rename(self.path / name)
+                self.place_of(f"{name}{PART}").rename(self.place_of(name))
             except FileNotFoundError as error:
                 raise ArchiverBusy(f"another archiver has removed {name}{PART}, to write its batch again") from error
             middle()
             flush_path(self.path)
+            self._note(name)
 
     def flush(self, name: str) -> None:
         """Make a file durable that was found under its final name. Raises `ArchiveTrouble` if that fails."""
         with explained(self.path / name):
-            flush_path(self.path / name)
+            flush_path(self.place_of(name))
             flush_path(self.path)
+            self._note(name)
 
 
 def open_directory(path: Path, recorded: UUID | None, opening: Opening) -> ArchiveDirectory:
@@ -124,6 +164,15 @@ def explained(path: Path) -> Iterator[None]:
         if error.errno in _REFUSED:
             raise ArchiveRefused(f"{why}; make it a directory that this user can write to") from error
         raise ArchiveTrouble(f"{why}; none of its rows has left the outbox, run it again once that is fixed") from error
+
+
+def _identified(path: Path) -> tuple[int, ...]:
+    """Return what changes if a file is replaced or written to; nothing if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _identity(path: Path) -> UUID:

@@ -2,7 +2,8 @@
 
 1. Commit the manifest of the batch: its rows by id, create time and version.
 2. Read the rows and write them to `<name>.part`. Flush it to disk, rename it, and flush the directory.
-3. In one transaction, lock the manifest, remove exactly those of its rows that are in the file, and finish it.
+3. In one transaction, lock the manifest, remove exactly those of its rows that are in the file, and finish it. Just
+   before the commit, find the file in its directory again.
 
 A crash after 1 leaves a manifest: the next archiver writes the file again, under another name. A crash after the rename
 leaves a complete file: the next archiver reads it back, flushes it and its directory, and removes its rows. After 3
@@ -80,7 +81,7 @@ class FileArchive:
                 case Write():
                     batch, found, fresh = self._renewed(directory, batch), None, True
                 case Remove(absent=absent):
-                    outcome = self._manifests.remove(batch, absent, lambda: self._reach(ArchivePoint.REMOVING))
+                    outcome = self._manifests.remove(batch, absent, lambda: self._before_commit(directory))
                     if isinstance(outcome, Changed):
                         found = None
                         continue
@@ -88,9 +89,14 @@ class FileArchive:
                     self._note(directory, batch, outcome, absent)
                     return
 
+    def _before_commit(self, directory: ArchiveDirectory) -> None:
+        """Check, in the transaction that has removed the rows, that their file is where it belongs."""
+        directory.require_kept()
+        self._reach(ArchivePoint.REMOVING)
+
     def _found(self, directory: ArchiveDirectory, batch: Batch) -> FileContent | None:
         """Return the content of a batch's file, and make it durable: its writer may have died before the flush."""
-        found = read_content(directory.path / batch.files.name)
+        found = read_content(directory.place_of(batch.files.name))
         if found is not None:
             directory.flush(batch.files.name)
         return found

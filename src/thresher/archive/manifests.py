@@ -14,7 +14,7 @@ import psycopg
 
 from thresher.archive.batch import Batch, BatchFiles, stem_of
 from thresher.archive.directory import ArchiveDirectory
-from thresher.archive.problem import ArchiverBusy
+from thresher.archive.problem import ArchiverBusy, ArchiveRefused
 from thresher.archive.stamped_rows import DueRows, StampedRows
 from thresher.db.names import TableName, quoted_name
 from thresher.db.postgres.cursor import OwnCursor
@@ -107,16 +107,20 @@ class Manifests:
     ) -> Removed | Changed:
         """Remove the rows of a batch from the outbox and finish its manifest, in one transaction.
 
-        Raises `ArchiverBusy`, and changes nothing, if another archiver has taken the batch over. `middle` is called
-        just before the commit.
+        Raises `ArchiverBusy`, and changes nothing, if another archiver has taken the batch over; and `ArchiveRefused`
+        if a trigger keeps rows. `middle` is called just before the commit; if it raises, nothing is changed.
         """
         values = {"batch": batch.files.batch, "absent": list(absent)}
         with explained(), self._connection.transaction() as transaction:
             self._hold(batch)
             removed = self._execute("archive_remove", values).rowcount
             gone = len(batch.rows) - removed
-            row = self._execute("archive_left", values).fetchone() if gone else None
-            left = 0 if row is None else int(row[0])
+            left, kept = (self._execute("archive_left", values).fetchone() if gone else None) or (0, 0)
+            if kept:
+                raise ArchiveRefused(
+                    f"{kept} rows of {self._outbox} are in an archive's file, and could not be removed: is there a "
+                    "trigger, a rule or a policy that keeps them?"
+                )
             outcome = Changed(rows=left) if left else Removed(rows=removed, gone=gone)
             if isinstance(outcome, Changed):
                 raise psycopg.Rollback(transaction)

@@ -22,13 +22,21 @@ def directory_of(files: BatchFiles, given: ArchiveDirectory | None) -> ArchiveDi
 
 
 def remove_superseded(manifests: Manifests, given: ArchiveDirectory | None) -> None:
-    """Remove the files of superseded attempts. For a finished batch, a read-only directory is only a warning."""
+    """Remove the files of superseded attempts. For a finished batch, a read-only directory is only a warning.
+
+    Of a finished batch, nothing is removed unless its file is there: by the manifest alone, a file that somebody else's
+    change of the manifest calls superseded would be lost.
+    """
     skipped: set[Path] = set()
     for files, finished in manifests.superseded():
         if finished and files.directory in skipped:
             continue
         try:
             if (place := directory_of(files, given)) is not None:
+                if finished and not place.place_of(files.name).exists():
+                    # Then one of the others may be the archive's file, and the manifest was changed.
+                    logger.warning("%s is missing in %s: no other file of its batch is removed", files.name, place.path)
+                    continue
                 place.remove(files.superseded)
         except (ArchiveRefused, ArchiveTrouble) as error:
             if not finished:
