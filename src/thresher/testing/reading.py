@@ -29,7 +29,7 @@ from psycopg import Connection
 
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.db import TableName, statement
-from thresher.db.postgres.control import control_table
+from thresher.db.postgres.control import control_table, modes_name
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.outbox import Shape
 from thresher.testing.history import IDENTITY_HEADER
@@ -147,7 +147,8 @@ def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shap
 def _is_tailed(cursor: OwnCursor, outbox: TableName) -> bool:
     """Whether a tail publishes the outbox. False if the session may not read the control table."""
     control = control_table(outbox.schema)
-    row = cursor.execute(statement("dispatch_relay"), [control.table, outbox.quoted()]).fetchone()
+    asked = {"control": control.table, "outbox": outbox.quoted(), "function": modes_name(outbox)}
+    row = cursor.execute(statement("dispatch_relay"), asked).fetchone()
     if row is None or not row[2]:
         return False
     return (outbox.quoted(),) in cursor.execute(statement("log_tailed", control)).fetchall()
