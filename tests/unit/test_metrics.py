@@ -104,6 +104,18 @@ def test_a_shard_that_has_not_recovered_is_not_up() -> None:
     assert shown(replace(LEADING, shards=(recovering,)))["thresher_shard_up", "0"] == 0
 
 
+def test_alarms_are_counted_apart_from_held_topics() -> None:
+    alarms = {
+        "a-topic": "missing",
+        "the archive": "not mounted",
+        "shard 3": "no slot of Spark",
+        "outbox, trigger t": "new",
+    }
+    samples = shown(replace(LEADING, alarms=alarms))
+    assert (samples["thresher_alarms",], samples["thresher_held_topics",]) == (3, 1)
+    assert shown(LEADING)["thresher_alarms",] == 0
+
+
 def test_a_name_with_quotes_breaks_no_scrape() -> None:
     answer = scraped(replace(LEADING, name='a"b\\c\nd'), BACKLOG)
     assert isinstance(answer.content, bytes)
@@ -117,6 +129,7 @@ def test_a_name_with_quotes_breaks_no_scrape() -> None:
 
 # Dashboards and alerts use these names: no metric is renamed or changes its labels.
 KEPT = """
+    thresher_alarms gauge relay
     thresher_archive_failures_total counter relay
     thresher_archive_success_age_seconds gauge relay
     thresher_archived_records_total counter relay

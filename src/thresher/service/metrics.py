@@ -7,6 +7,7 @@ shard and kinds from a small set, never a key, a topic or a row: the number of s
 from collections.abc import Iterator, Mapping, Sequence
 
 from thresher import __version__
+from thresher.core.topic_name import is_topic
 from thresher.observe.figure_sink import Number, summed
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.service.health import Role, ShardHealth
@@ -88,6 +89,9 @@ class ServiceMetrics:
             "ready",
             f"1 while /readyz says so: a leader whose shards {verb}, or a standby that could take over.",
         )
+        self._alarms = family(
+            label, gauge, "alarms", "Alarms that /status shows, except those about topics whose rows wait."
+        )
         self._shard_up = family(label, gauge, "shard_up", f"1 while the shard {verb}s.", "shard")
         self._step_age = family(
             label, gauge, "step_age_seconds", "For how long the oldest running step of the shard has run.", "shard"
@@ -106,7 +110,8 @@ class ServiceMetrics:
         """All metric families of the service."""
         return (
             *self._by_shard.values(), self._errors, self._fences, self._take_overs, self._step_downs, self._leader,
-            self._ready, *self._servers.values(), self._shard_up, self._step_age, self._shard_memory, self._info,
+            self._ready, self._alarms, *self._servers.values(), self._shard_up, self._step_age, self._shard_memory,
+            self._info,
         )  # fmt: skip
 
     def readings(self, snapshot: ServiceSnapshot) -> Iterator[Reading]:
@@ -131,6 +136,8 @@ class ServiceMetrics:
                 yield reading(of, snapshot.servers[server].up)
         yield reading(self._leader, snapshot.role is Role.LEADING)
         yield reading(self._ready, snapshot.ready)
+        # Alarms that are not about a topic have names that no topic can have.
+        yield reading(self._alarms, sum(not is_topic(each) for each in snapshot.alarms))
         yield reading(self._info, 1, __version__)
         for each in snapshot.shards:
             yield reading(self._shard_up, working(each, self._wording), str(each.shard))
