@@ -88,6 +88,6 @@ def test_the_command_list_repeats_each_commands_own_summary() -> None:
 
 def test_ddl_and_grants_are_printed_without_broker_spark_or_arrow() -> None:
     absent = ("adbc_driver_manager", "adbc_driver_postgresql", "confluent_kafka", "pyarrow", "pyspark")
-    answer = thresher("schema", "print", "--relay", "--topic-lock", absent=absent)
+    answer = thresher("schema", "print", "--relay", "--topic-lock", "--operator-role", "ops", absent=absent)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "use 'thresher dead'" in answer.stdout

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ import pytest
 
 from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace
 from tests.processes import PYTHON_PATH
-from thresher.archive.archiver import Archiver
-from thresher.archive.manifests import archive_ddl
 from thresher.archive.problem import ArchiverBusy, ArchiveRefused
 from thresher.archive.row_reader import RowReader
 from thresher.archive.run import ArchivePoint
@@ -317,24 +314,6 @@ def test_a_full_disk_loses_no_row(place: OutboxPlace) -> None:
     assert [path.name for path in place.directory.iterdir()] == [".thresher-archive"]
     assert place.archiver("files").run().rows == DUE
     assert place.everything("files") == Counter(range(1, DUE + YOUNG + WAITING + 1))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_role_with_just_the_rights_it_needs_can_archive(place: OutboxPlace, target: str) -> None:
-    place.fill()
-    for ddl in archive_ddl(place.table):
-        place.sql(ddl)
-    place.sql("DROP ROLE IF EXISTS archive_small")
-    place.sql("CREATE ROLE archive_small LOGIN PASSWORD 'right'")
-    place.sql("GRANT SELECT, DELETE, UPDATE ON outbox TO archive_small")
-    place.sql("GRANT SELECT, INSERT ON outbox_archive TO archive_small")
-    place.sql("GRANT SELECT, INSERT, UPDATE ON thresher_archive_batches TO archive_small")
-    try:
-        dsn = psycopg.conninfo.make_conninfo(place.dsn, user="archive_small", password="right")
-        assert Archiver(replace(place.job(target), dsn=dsn)).run().rows == DUE
-    finally:
-        place.sql("DROP OWNED BY archive_small")
-        place.sql("DROP ROLE archive_small")
 
 
 def test_the_pages_examples_work(place: OutboxPlace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

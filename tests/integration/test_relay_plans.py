@@ -88,6 +88,7 @@ def plan_of(session: psycopg.Connection[Any], query: str, parameters: Any) -> di
 WANTED = {
     "buckets": BUCKETS,
     "held": [],
+    "among": False,
     "hot_topics": [],
     "hot_keys": [],
     "largest": 1_000_000,

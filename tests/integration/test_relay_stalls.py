@@ -71,6 +71,9 @@ def test_a_lock_on_a_sent_row_holds_no_transaction_open(at: Place, caplog: pytes
         ends = partition_ends(at.admin.client, at.topic, range(3)).values()
         return sum(each.high for each in ends), any(each.stable < each.high for each in ends)
 
+    # A first take-over would wait for whoever has locked rows: it could be a dispatcher.
+    with at.relaying(shards=1, producer_factory=PRODUCER) as first:
+        first.until(lambda: first.relay.term is not None)
     stash(at, 0)
     with psycopg.connect(at.dsn, application_name="somebody") as locker, caplog.at_level(logging.INFO, WATCH):
         locker.execute("SELECT id FROM outbox FOR UPDATE")

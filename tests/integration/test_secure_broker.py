@@ -26,14 +26,15 @@ def test_rows_go_by_sasl_ssl_with_scram_and_lz4(stack: Stack, dsn: str, topic_pr
     told = environment(
         THRESHER_NAME=f"{topic_prefix}relay",
         THRESHER_DS_FILE=str(tmp_path / "data-source"),
-        THRESHER_BOOTSTRAP=broker["bootstrap.servers"],
         THRESHER_KAFKA_SSL_CA_LOCATION=broker["ssl.ca.location"],
         THRESHER_KAFKA_SASL_USERNAME=broker["sasl.username"],
         THRESHER_KAFKA_SASL_PASSWORD_FILE=str(tmp_path / "password"),
     )
+    file = tmp_path / "relay.yaml"
+    file.write_text((EXAMPLES / "sasl_ssl.yaml").read_text().replace("kafka:9094", broker["bootstrap.servers"]))
     log = tmp_path / "log"
     with log.open("wb") as written:
-        program = [sys.executable, str(EXAMPLES / "sasl_ssl.py"), str(EXAMPLES / "sasl_ssl.yaml")]
+        program = [sys.executable, str(EXAMPLES / "sasl_ssl.py"), str(file)]
         relay = subprocess.Popen(program, cwd=tmp_path, env=told, stdout=written, stderr=written)
     try:
         values = {message.value() for message in at.read(200, seconds=UP_SECONDS)}

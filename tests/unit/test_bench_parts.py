@@ -39,7 +39,7 @@ def test_the_relays_bench_leaves_out_what_makes_no_sense() -> None:
     asked = argparse.Namespace(only=None, skip=None, peer_binary=None, delivery="exactly-once")
     assert chosen(asked) == [part for part in PARTS if part != "peer"]
     asked.delivery = "at-least-once"
-    assert chosen(asked) == ["throughput", "latency", "idle", "sizes"]
+    assert chosen(asked) == ["throughput", "latency", "noisy", "idle", "sizes"]
     asked.only = "peer"
     with pytest.raises(SystemExit, match="needs --peer-binary"):
         chosen(asked)

@@ -69,6 +69,7 @@ def protocol(me: ShardIdentity, rules: Rules, progress: NotingBook) -> Steps:
     yield from _begin(carrier, progress)
     yield Recovered()
     while True:
+        yield from carrier.gate.tend()
         if progress.wants_note():
             yield from carrier.note()
         batch: Any = yield Take()
