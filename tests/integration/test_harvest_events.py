@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -95,11 +96,15 @@ def test_rows_marked_again_refresh_the_leader_id(place: Place, caplog: pytest.Lo
     harvest = made(place, delivery=Delivery.AT_LEAST_ONCE, limits={"grace_seconds": 600.0})
     refreshed = heard(harvest, LeaderRefreshed)
     with harvest, closing(StatusPages(harvest)) as board:
+
+        def more(than: int) -> bool:
+            return len(refreshed) > than
+
         # The topics are missing: when the row of a further one is held, what was marked is marked again.
         for number in range(3):
             before = len(refreshed)
             stash(place, 1, f"{place.prefix}missing-{number}")
-            eventually(lambda before=before: len(refreshed) > before, RELAYED_SECONDS)
+            eventually(partial(more, before), RELAYED_SECONDS)
 
         def told() -> bool:
             ((mark,),) = place.sql("SELECT leader_id FROM outbox ORDER BY id DESC LIMIT 1")

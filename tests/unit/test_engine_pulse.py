@@ -16,6 +16,7 @@ class HangingSession:
     """A session whose address keeps the engine's loop waiting, and whose host is then refused: it needs no Spark."""
 
     submitted = False
+    master = "local[1]"
     directory = None
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thresher.observe.logs import CountingHandler, LogFormat, configure_logging
+from thresher.observe.logs import CountingHandler, LogFormat, configure_logging, forwarded_to
 
 logger = logging.getLogger("thresher.some.part")
 
@@ -91,3 +91,14 @@ def test_a_librarys_malformed_line_raises_nothing(capsys: pytest.CaptureFixture[
     log.addHandler(CountingHandler(io.StringIO()))
     log.warning("%d rows", "many")
     assert "Logging error" in capsys.readouterr().err
+
+
+def test_forwarding_blocks_that_end_in_any_order_leave_the_logger_as_it_was() -> None:
+    package = logging.getLogger("thresher")
+    first, second = (forwarded_to(logging.getLogger(name)) for name in ("first", "second"))
+    before = (package.level, package.propagate, list(package.handlers))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert (package.level, package.propagate, list(package.handlers)) == before

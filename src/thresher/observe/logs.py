@@ -164,18 +164,37 @@ def forwarded_to(logger: logging.Logger | None) -> Iterator[None]:
     if logger is None:
         yield
         return
-    ours = logging.getLogger(_PACKAGE)
-    forward, level, propagate = _Forward(logger), ours.level, ours.propagate
-    ours.addHandler(forward)
-    ours.propagate = False
-    if ours.level == logging.NOTSET:
-        ours.setLevel(logger.getEffectiveLevel())
+    forward = _Forward(logger)
+    with _forwarding:
+        ours = logging.getLogger(_PACKAGE)
+        if not _forwards:
+            _before.level, _before.propagate = ours.level, ours.propagate
+        _forwards.append(forward)
+        ours.addHandler(forward)
+        ours.propagate = False
+        if ours.level == logging.NOTSET:
+            ours.setLevel(logger.getEffectiveLevel())
     try:
         yield
     finally:
-        ours.removeHandler(forward)
-        ours.setLevel(level)
-        ours.propagate = propagate
+        # Blocks of several threads may end in any order: the last one restores what the first one found.
+        with _forwarding:
+            ours.removeHandler(forward)
+            _forwards.remove(forward)
+            if not _forwards:
+                ours.setLevel(_before.level)
+                ours.propagate = _before.propagate
+
+
+class _Before:
+    """The package's logger as it was before its records were forwarded."""
+
+    level, propagate = logging.NOTSET, True
+
+
+_forwarding = threading.Lock()
+_forwards: list[logging.Handler] = []
+_before = _Before()
 
 
 class _Forward(logging.Handler):
