@@ -75,10 +75,3 @@ def test_held_topics_take_turns_at_being_asked_about() -> None:
     states = TopicStates(GRACE_SECONDS)
     states.hold("abcd")
     assert [states.next_held(3), states.next_held(3)] == [["a", "b", "c"], ["d", "a", "b"]]
-
-
-def test_a_wait_goes_on_after_a_restart() -> None:
-    states = TopicStates(GRACE_SECONDS)
-    states.remember({"t": 50.0}, 1_000.0)
-    assert not states.expired(states.surveyed({"t": MISSING}, 1_009.0).topics["t"])
-    assert states.expired(states.surveyed({"t": MISSING}, 1_010.0).topics["t"])

@@ -58,15 +58,9 @@ class TopicStates:
         self._missing: set[str] = set()
         # Topics that are left out of reads until the cluster calls them available, the next to ask about first.
         self._held: dict[str, None] = {}
-        # When topics that waited under an earlier attempt began to.
-        self._since: dict[str, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._states)
-
-    def remember(self, waited_seconds: Mapping[str, float], now: float) -> None:
-        """Note how long topics had waited when an earlier attempt of this shard, or of another leader, ended."""
-        self._since = {topic: now - seconds for topic, seconds in waited_seconds.items()}
 
     @property
     def held(self) -> Collection[str]:
@@ -116,7 +110,6 @@ class TopicStates:
 
     def _drop(self, topic: str) -> TopicState | None:
         self._missing.discard(topic)
-        self._since.pop(topic, None)
         return self._states.pop(topic, None)
 
     def surveyed(self, statuses: Mapping[str, TopicStatus], now: float) -> Waiting:
@@ -170,8 +163,6 @@ class TopicStates:
         before = self._states.get(topic)
         # A grace begins when the state first has a kind.
         same = before.waited if before is not None and before.kind is not None and kind is not None else None
-        if same is None and kind is not None and topic in self._since:
-            same = Grace(self._since[topic], now)
         state = TopicState(
             kind=kind,
             why=why,
