@@ -30,7 +30,7 @@ from thresher.spark.session.session import Session, _only_one, open_session
 from thresher.spark.session.settings import SparkOptions
 from thresher.spark.signal_safe_event import SignalSafeEvent
 
-pytest_plugins = ["thresher.devstack.fixtures"]
+pytest_plugins = ["thresher.devstack.fixtures", "tests.logging_state"]
 
 # No deadline, and no check for slow generation: a stall of the machine must fail no example.
 settings.register_profile("thresher", deadline=None, suppress_health_check=[HealthCheck.too_slow])

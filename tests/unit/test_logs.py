@@ -3,26 +3,38 @@
 import io
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.logging_state import logging_kept
 from thresher.observe.logs import CountingHandler, LogFormat, configure_logging, forwarded_to
 
 logger = logging.getLogger("thresher.some.part")
 
 
 @pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
+def without_pytests_handlers() -> Iterator[None]:
+    """Keep pytest's own handlers: the set-up replaces and closes all that there are."""
+    with logging_kept():
+        logging.getLogger().handlers.clear()
+        yield
+
+
+def test_a_test_leaves_no_set_up_behind() -> None:
     root, package = logging.getLogger(), logging.getLogger("thresher")
-    handlers, levels = list(root.handlers), (root.level, package.level)
-    # Without pytest's own handlers: the set-up replaces and closes all existing handlers.
-    root.handlers = []
-    yield
-    root.handlers = handlers
-    root.setLevel(levels[0])
-    package.setLevel(levels[1])
+
+    def state() -> tuple[object, ...]:
+        return root.level, list(root.handlers), package.level, package.propagate, warnings.showwarning
+
+    before = state()
+    with logging_kept():
+        configure_logging(level="warning")
+        package.propagate = False
+        assert state() != before
+    assert state() == before
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
