@@ -146,6 +146,17 @@ def test_a_key_is_changed_without_losing_a_message(log: Logged) -> None:
         assert stream.refused[0] == 2
 
 
+def test_keys_that_were_made_anew_lose_no_message(log: Logged) -> None:
+    with log.stream() as stream:
+        log.stash("one", via="log", slot=log.slot)
+        assert topics(read_rows(stream, 1)) == ["one"]
+        log.connection.execute("TRUNCATE outbox_keys RESTART IDENTITY")
+        assert log.slots.emitter(TableName(table="outbox")).new_key() == 1
+        log.stash("two", via="log", slot=log.slot)
+        assert topics(read_rows(stream, 1)) == ["two"]
+        assert stream.refused[0] == 0
+
+
 def test_a_message_larger_than_the_bound_is_refused(log: Logged) -> None:
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="67108864 are allowed"):
         log.connection.execute("SELECT outbox_emit(convert_to(repeat('x', 67108865), 'UTF8'))")

@@ -90,6 +90,18 @@ def test_many_messages_are_read_in_order(log: Logged, way: str) -> None:
     assert rows(log) == 0
 
 
+def test_no_two_messages_of_a_transaction_have_one_id(log: Logged, way: str) -> None:
+    """The dead table keeps one row for each id and create time. A batch has more messages than its successor bytes."""
+    made = outbox(log, way)
+    with log.connection.transaction():
+        for _ in range(2):
+            made.stash_many(log.connection, [Message(topic="t")] * 999)
+            made.stash(log.connection, Message(topic="t"))
+    with log.stream() as stream:
+        ids = [row[0] for chunk in read_rows(stream, 2000) for row in chunk.rows]
+    assert ids == sorted(set(ids))
+
+
 def test_messages_are_written_in_pipeline_mode_too(log: Logged, way: str) -> None:
     made = outbox(log, way)
     with log.connection.transaction(), log.connection.pipeline():

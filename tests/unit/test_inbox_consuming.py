@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
-from thresher.inbox import InboxBusy, MessageRepeated, RecordWithoutId
+from thresher.inbox import InboxBusy, MessageRepeated, RecordWithoutId, waiting
 from thresher.inbox import consuming as module
 from thresher.inbox.consuming import consume, id_of
 from thresher.inbox.dead import InboxRecord
@@ -128,6 +128,29 @@ class FirstTimes:
     def once(self, connection: Any, *_: object) -> Iterator[bool]:
         with connection.transaction():
             yield True
+
+
+def test_only_waits_for_another_transaction_count_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = [0.0], list[Waiting]()
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(waiting.Standing, "_ask", lambda *_: None)
+    stood = waiting.Standing(record(), "m1", busy_seconds=600, on_wait=told.append)
+
+    def tried(seconds: float, error: Exception) -> None:
+        with stood.watching(Session()):
+            now[0] += seconds
+        if isinstance(error, InboxBusy):
+            stood.behind_another(error)
+        else:
+            stood.because_of_the_database(error)
+
+    tried(1000, psycopg.OperationalError("away"))
+    tried(10, InboxBusy("busy"))
+    assert [each.seconds for each in told] == [1000, 10]
+    tried(595, psycopg.OperationalError("away again"))
+    tried(10, InboxBusy("busy"))
+    with pytest.raises(InboxBusy):
+        tried(590, InboxBusy("busy"))
 
 
 def test_an_unreachable_database_is_awaited_without_dead_records(monkeypatch: pytest.MonkeyPatch) -> None:

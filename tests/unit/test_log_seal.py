@@ -87,6 +87,25 @@ def test_a_new_key_is_read_when_a_message_names_it() -> None:
     assert asked == [3]
 
 
+def test_a_key_that_was_made_anew_under_its_number_is_read() -> None:
+    """A restored dump, or a table that was emptied, lets the numbers begin again."""
+    known, asked = [(0, {1: wire.log_key(OTHER_KEY)})], [0]
+
+    def read() -> object:
+        asked[0] += 1
+        return known[0]
+
+    made = seals(LogKeys(read))  # type: ignore[arg-type]
+    assert made.opened(wire.sealed(b"1", PREFIX, 9, key=OTHER_KEY), 10) == b"1"
+    known[0] = (25, {1: wire.log_key()})
+    assert made.opened(wire.sealed(b"2", PREFIX, 19), 20) == b"2"
+    assert made.opened(wire.sealed(b"3", PREFIX, 20), 21) == b"3"
+    assert asked == [2]
+    for position in (22, 23):
+        assert made.opened(wire.sealed(b"x", PREFIX, position, key=OTHER_KEY), position + 1) is Refusal.FORGED
+    assert asked == [2], "the keys were read after these messages were written"
+
+
 def test_refused_messages_are_counted_and_do_not_change_places() -> None:
     made = LogReader(LogSource(outbox=OUTBOX), LogKeys(wire.log_keys))
     made.feed(wire.data(wire.begin(900), 1))

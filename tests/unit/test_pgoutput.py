@@ -298,7 +298,7 @@ def test_messages_of_a_batch_have_places_and_ids_of_their_own() -> None:
     made.feed(wire.data(wire.begin(900), 1))
     made.feed(emitted(batch))
     chunk = taken(made)
-    assert [(row[0], row[2]) for row in chunk.rows] == [(40, "t0"), (41, "t1"), (42, "t2")]
+    assert [(row[0], row[2]) for row in chunk.rows] == [(38, "t0"), (39, "t1"), (40, "t2")]
     assert chunk.positions == [Position(900, 40, place) for place in range(3)]
 
 

@@ -47,13 +47,15 @@ class Standing:
     ) -> None:
         self._record, self._message_id = record, message_id
         self._busy_seconds, self._on_wait = busy_seconds, on_wait
-        self._began = time.monotonic()
-        # Whether another transaction was waited for; and which session has it, as far as known.
-        self._busy = False
+        self._began = self._tried = time.monotonic()
+        # Since when another transaction is waited for; and which session has it, as far as known.
+        self._busy_since: float | None = None
         self._holder: str | None = None
 
     def because_of_the_database(self, error: Exception) -> bool:
         """Return whether the database is the cause of an error, and not the handler; if so, tell of the wait."""
+        # This try was not behind another transaction.
+        self._busy_since = None
         cause = error.__cause__ or error
         if (code := _rolled_back(cause)) is not None:
             logger.warning("message %s is tried again after error %s: %s", self._message_id, code, told(cause))
@@ -61,7 +63,7 @@ class Standing:
             logger.warning("the database is not reachable, waiting for it: %s", error)
         else:
             return False
-        self._tell(told(cause))
+        self._tell(told(cause), self._began)
         return True
 
     def behind_another(self, error: InboxBusy) -> None:
@@ -69,17 +71,19 @@ class Standing:
 
         The first wait is not known to be one before it has ended. Later ones name the session that is waited for.
         """
-        self._busy = True
+        if self._busy_since is None:
+            self._busy_since = self._tried
         why = f"{error}; {self._holder}" if self._holder else str(error)
         record = self._record
         logger.warning("%s/%d stands still at offset %d: %s", record.topic, record.partition, record.offset, why)
-        if self._tell(why) >= self._busy_seconds:
+        if self._tell(why, self._busy_since) >= self._busy_seconds:
             raise InboxBusy(why) from error
 
     @contextmanager
     def watching(self, connection: Connection[Any]) -> Iterator[None]:
         """Ask which session blocks this connection while the block runs, over another connection."""
-        if not self._busy:
+        self._tried = time.monotonic()
+        if self._busy_since is None:
             yield
             return
         ended = threading.Event()
@@ -102,8 +106,8 @@ class Standing:
         except (psycopg.Error, ThresherError) as error:
             logger.debug("the session that blocks %d was not found: %s", pid, error)
 
-    def _tell(self, why: str) -> float:
-        seconds = time.monotonic() - self._began
+    def _tell(self, why: str, since: float) -> float:
+        seconds = time.monotonic() - since
         self._on_wait(Waiting(record=self._record, message_id=self._message_id, why=why, seconds=seconds))
         return seconds
 

@@ -244,17 +244,16 @@ class InsertedRows:
 
 
 def message_rows(position: int, created: datetime, content: bytes) -> list[PendingRow]:
-    """Return the rows of a log message. Their ids count from its position, their create time is the commit time.
+    """Return the rows of a log message. Their ids count up to its position, their create time is the commit time.
 
+    The position is the end of the message's record, which has more bytes than messages: no other message has these ids.
     Content that cannot be read becomes a row with a flaw whose value is the whole content: nothing of it is lost.
     """
     try:
         parts = split(content)
     except Unreadable:
         return [(position, created, "", None, content, _NO_HEADERS, _NO_HEADERS, None, None, "message")]
-    if len(parts) == 1:
-        return [_message_row(position, created, parts[0])]
-    return [_message_row(position + number, created, part) for number, part in enumerate(parts)]
+    return [_message_row(id_, created, part) for id_, part in enumerate(parts, position - len(parts) + 1)]
 
 
 def _message_row(position: int, created: datetime, content: bytes) -> PendingRow:

@@ -6,8 +6,8 @@
    fits no second place in its transaction.
 3. A copy fits no other transaction. Transaction ids have 32 bits in the WAL, and come again: a place that is further
    back than any transaction can be that has the same id is refused.
-4. Keys are known by their numbers. A number that is unknown is looked for again, unless the keys were read after the
-   message was written.
+4. Keys are known by their numbers. A number that is unknown is looked for again, and so is one whose key does not fit:
+   keys that were restored or made anew have old numbers. Not if the keys were read after the message was written.
 """
 
 import enum
@@ -42,11 +42,12 @@ class LogKeys:
         self._known: Mapping[int, LogKey] = {}
         self._until = 0
 
-    def get(self, number: int, position: int) -> LogKey | None:
-        """Return the key of a message at this position; None if no key has this number."""
-        if number not in self._known and position >= self._until:
+    def get(self, number: int, position: int, *, unfit: LogKey | None = None) -> LogKey | None:
+        """Return the key of a message at this position; None if no key, or only the `unfit` one, has this number."""
+        if self._known.get(number) in (None, unfit) and position >= self._until:
             self._until, self._known = self._read()
-        return self._known.get(number)
+        found = self._known.get(number)
+        return None if found == unfit else found
 
 
 class Seals:
@@ -72,8 +73,11 @@ class Seals:
         if key is None:
             return Refusal.NO_KEY
         content = message[_HEAD.size :]
-        if not compare_digest(key.seal(self._prefix + _PLACE.pack(self._xid, place) + content), seal):
-            return Refusal.FORGED
+        sealed = self._prefix + _PLACE.pack(self._xid, place) + content
+        while not compare_digest(key.seal(sealed), seal):
+            key = self._keys.get(number, position, unfit=key)
+            if key is None:
+                return Refusal.FORGED
         if not self._last <= place < position or position - place > _FURTHEST_BACK:
             return Refusal.COPY
         self._last = position
