@@ -43,7 +43,7 @@ INSERT INTO NAME_lock (topic) VALUES ('t');
 INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards)
 VALUES ('NAME', '"public"."NAME"', gen_random_uuid(), 's', gen_random_uuid(), 'immediate', 1);
 INSERT INTO thresher_lease VALUES ('NAME', gen_random_uuid(), 1, now(), '1s');
-INSERT INTO thresher_lock (name) VALUES ('archive "public"."NAME"'), ('topics "public"."NAME"');
+INSERT INTO thresher_lock (name) VALUES ('archive "public"."NAME"'), ('topics "public"."NAME_lock"');
 INSERT INTO thresher_archive_batches (outbox, directory, directory_id, stem, ids, create_times, versions)
 VALUES ('"public"."NAME"', '/a', gen_random_uuid(), 's', '{1}', '{now}', '{1}');
 """

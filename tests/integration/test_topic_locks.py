@@ -6,16 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
+import psycopg
 import pytest
 from confluent_kafka import Message as Record
 
 from tests.processes import eventually
 from tests.relay.locked_place import HOOK, LockedPlace, Refusing, seen, standing_at
 from tests.relay.relaying import taken_over, tried_again
+from thresher.db.names import TableName
 from thresher.db.outbox_store import Fates, Wanted
-from thresher.db.problem import DatabaseRefused
+from thresher.db.postgres.topic_locks import PostgresTopicLocks
+from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.shape import bucket_of
 from thresher.db.topic_locks import LockLost, LockState, LockTerms
 from thresher.delivery.crash_points import CrashPoint
@@ -761,6 +764,21 @@ def test_deimos_own_tables_are_shared_by_locks(place: Places) -> None:
             assert record.partition() == crc32_partition(b"p" + bytes(key)[1:], 3)
     lock = at.locks()[at.topic]
     assert (lock["locked_by"], lock["error"], lock["retries"]) == (None, False, 0)
+
+
+def test_outboxes_that_share_deimos_locks_give_slots_one_by_one(place: Places) -> None:
+    at = place(shape=Shape.DEIMOS, table="kafka_messages")
+    outbox = TableName(table="other_messages", schema="public")
+    with at.locking() as locks, psycopg.connect(at.dsn, autocommit=True) as connection:
+        other = PostgresTopicLocks(connection, outbox, Shape.DEIMOS, cast("Any", None))
+        locks.register("one", 1)
+        connection.execute("SET lock_timeout = '100ms'")
+        with psycopg.connect(at.dsn) as registering:
+            registering.execute("SELECT FROM thresher_lock WHERE name LIKE 'topics %' FOR UPDATE")
+            with pytest.raises(DatabaseLost, match="lock timeout"):
+                other.register("two", 1)
+        other.register("two", 1)
+    assert at.sql("SELECT topic, slot FROM kafka_topic_info ORDER BY slot") == [("one", 0), ("two", 1)]
 
 
 def test_a_lost_lock_gives_no_deimos_message_a_session_id(place: Places) -> None:

@@ -20,7 +20,7 @@ from thresher.db.postgres.control import control_table, modes_function
 from thresher.db.postgres.own_tables.lock_rows import lock_table
 from thresher.db.postgres.rights.ddl import block_ddl, functions_ddl, literal, policy_ddl, schema_usage
 from thresher.db.postgres.rights.dead_functions import dead_functions
-from thresher.db.postgres.topic_locks import locks_table
+from thresher.db.postgres.topic_locks import locks_table, registering_lock
 from thresher.db.shape import Shape
 from thresher.election.lease import lease_grants
 from thresher.outbox.deimos_tables import topic_info
@@ -61,7 +61,7 @@ def relay_grants(outbox: TableName, shape: Shape, role: str, *, name: str, topic
     yield policy_ddl(control, name, role, using=of_outbox, check=f"{of_outbox} AND {of_name}")
     yield from lease_grants(outbox.schema, role, name=name)
     locks = lock_table(outbox.schema)
-    own_locks = f"name IN ({literal(f'topics {outbox}')}, {literal(f'archive {outbox}')})"
+    own_locks = f"name IN ({literal(registering_lock(outbox, shape))}, {literal(f'archive {outbox}')})"
     yield f"GRANT SELECT, INSERT, UPDATE (pid, started, role) ON {locks} {to}"
     yield policy_ddl(locks, name, role, using=own_locks, check=own_locks)
     if shape is Shape.THRESHER:

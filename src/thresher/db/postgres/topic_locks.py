@@ -47,6 +47,11 @@ def locks_table(outbox: TableName, shape: Shape) -> str:
     return outbox.companion("_lock")
 
 
+def registering_lock(outbox: TableName, shape: Shape) -> str:
+    """Return the name of the lock under which topics get their slots: of all outboxes whose topics share the table."""
+    return f"topics {locks_table(outbox, shape)}"
+
+
 def locks_ddl(outbox: TableName, shape: Shape) -> list[str]:
     """Return the DDL of the table of locks, and of the index by which topics are found."""
     locks = locks_table(outbox, shape)
@@ -85,8 +90,8 @@ class PostgresTopicLocks:
         self._cursor = OwnCursor(connection)
         self._rows = OwnCursor(connection)
         self._rows.format = Format.BINARY
-        # Slots are unique among the locks of one outbox.
-        self._registering = partial(LockRows(connection, outbox.schema).only_one, f"topics {outbox.quoted()}")
+        # Slots are unique in the table.
+        self._registering = partial(LockRows(connection, outbox.schema).only_one, registering_lock(outbox, shape))
         self._of = {"outbox": outbox.quoted(), "table": table}
         self._name = locks_table(outbox, shape)
         # The statements have parameters: a percent sign in a name must not look like a parameter.
