@@ -57,6 +57,14 @@ def test_a_read_leaves_out_changes_in_flight_or_held() -> None:
     assert taken(buffer, bytes=11) == [1, 2]
 
 
+def test_a_read_returns_changes_of_the_wanted_topics_alone() -> None:
+    buffer = filled(position(10), position(20))
+    buffer.add(chunk(position(30), topic="b"))
+    assert taken(buffer, held=["b"], among=True) == [3]
+    assert taken(buffer, held=["a", "b"], among=True) == [1, 2, 3]
+    assert taken(buffer, held=[], among=True) == [], "all topics that were available are held by now"
+
+
 def test_not_more_changes_wait_than_a_record_can_name() -> None:
     buffer = filled(position(10), position(20), waiting=2)
     buffer.add(chunk(position(30), topic="b"))

@@ -21,6 +21,8 @@ _logger.setLevel(logging.CRITICAL)
 # How long the client may take to answer for one offset.
 _PROBE_SECONDS = 5.0
 UNREADABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
+# Besides records, what tells that no unreadable batch is at an offset: the end of the partition, or of its log.
+_ELSEWHERE = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
 def unreadable_from(message: Message) -> int | None:
@@ -78,14 +80,19 @@ def unreadable_at(topic: str, partition: int, offset: int, properties: Mapping[s
     )
 
     def met(start: int) -> int | None:
-        """Return the first offset of the unreadable batch that is met from `start` on; None if another thing is."""
+        """Return the first offset of the unreadable batch that is met from `start` on; None if another thing is.
+
+        An error that tells nothing must not count as the batch's end: a reader would go on inside of it.
+        """
         consumer.assign([TopicPartition(topic, partition, start)])
         deadline = time.monotonic() + _PROBE_SECONDS
         while time.monotonic() < deadline:
             message = consumer.poll(0.1)
             error = None if message is None else message.error()
-            if message is not None and (error is None or error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED):
+            if message is not None and (error is None or error.code() in UNREADABLE | _ELSEWHERE):
                 return unreadable_from(message)
+            if error is not None and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise BrokerLost(f"{what}: {error.str()}")
         raise BrokerLost(f"{what}: no answer came for offset {start} in {_PROBE_SECONDS:g} s")
 
     with closing(consumer):

@@ -142,6 +142,7 @@ class LogBuffer:
     def take(self, request: ReadRequest) -> tuple[list[PendingRow], int]:
         """Return the oldest changes that the request allows, each with its number as id, and about their bytes."""
         held, keys, rows, in_flight = set(request.held), set(request.held_keys), request.held_rows, request.in_flight
+        chosen = bool(held) or request.among
         found: list[PendingRow] = []
         left = size = 0
         with self._changed:
@@ -152,7 +153,7 @@ class LogBuffer:
                     continue
                 given = change.given
                 if (
-                    (held and (given[2] in held) != request.among)
+                    (chosen and (given[2] in held) != request.among)
                     or (rows and number in rows)
                     or (keys and given[3] is not None and (given[2], given[3]) in keys)
                 ):
