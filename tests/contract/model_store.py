@@ -17,6 +17,7 @@ from thresher.db.outbox_store import DeadContent, DeadRow, Fates, OutboxBacklog,
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.row_schema import READ_SCHEMA
 from thresher.db.shape import BUCKETS, bucket_of
+from thresher.db.waits import Waits
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A time in 2026, for the model's create times.
@@ -41,6 +42,7 @@ class ModelDatabase:
     tables: TableModel[StoredMessage]
     there: bool = True
     sessions: "list[ModelSession]" = field(default_factory=list)
+    waits: "dict[tuple[str, int], tuple[Waits, int]]" = field(default_factory=dict)
     ticks: "count[int]" = field(default_factory=lambda: count(_FIRST_MICROSECOND))
 
     def now(self) -> datetime:
@@ -153,6 +155,31 @@ def _batch(rows: Sequence[PendingRow]) -> pa.RecordBatch:
     return pa.record_batch(arrays, schema=READ_SCHEMA)
 
 
+class ModelWaits:
+    """What waits in the shards of pipelines."""
+
+    def __init__(self, at: ModelDatabase) -> None:
+        self._at = at
+
+    def read(self, name: str) -> Waits:
+        topics: dict[str, float] = {}
+        rows: dict[Version, float] = {}
+        for (of, _), (waits, written) in self._at.waits.items():
+            if of == name:
+                since = (next(self._at.ticks) - written) / 1_000_000
+                for topic, seconds in waits.topics.items():
+                    topics[topic] = max(topics.get(topic, 0.0), seconds + since)
+                rows |= {row: seconds + since for row, seconds in waits.rows.items()}
+        return Waits(topics=topics, rows=rows)
+
+    def keep(self, name: str, shard: int, waits: Waits, *, term: str) -> bool:
+        row = self._at.tables.control.get(name)
+        if row is None or row.term != term:
+            return False
+        self._at.waits[name, shard] = waits, next(self._at.ticks)
+        return True
+
+
 class ModelSession:
     """A session that another session may end. It also has control rows, settlement and dead rows."""
 
@@ -170,6 +197,10 @@ class ModelSession:
     @property
     def control(self) -> "ModelControl":
         return ModelControl(self._tables, self._at.now)
+
+    @property
+    def waits(self) -> "ModelWaits":
+        return ModelWaits(self._at)
 
     @property
     def settlement(self) -> "ModelSession":

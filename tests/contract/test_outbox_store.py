@@ -21,6 +21,7 @@ from thresher.db.postgres.control import ControlTable
 from thresher.db.postgres.store import PostgresStore
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.shape import BUCKETS, Shape, bucket_of
+from thresher.db.waits import Waits
 from thresher.devstack.stack import Stack
 from thresher.outbox import create_schema
 
@@ -587,6 +588,29 @@ def test_a_dropped_row_blocks_nothing(place: Place, session: StoreSession) -> No
 
 
 # Reading
+
+
+# What waits
+
+
+def test_the_longest_wait_of_any_shard_is_kept_and_grows(session: StoreSession) -> None:
+    assert session.waits.read(RELAY) == Waits()
+    first = Waits(topics={"t": 5.0, "u": 7.0}, rows={(1, 10): 3.0})
+    assert session.waits.keep(RELAY, 0, first, term=TERM)
+    assert session.waits.keep(RELAY, 1, Waits(topics={"t": 50.0}, rows={(2, 20): 4.0}), term=TERM)
+    found = session.waits.read(RELAY)
+    assert {topic: seconds // 1 for topic, seconds in found.topics.items()} == {"t": 50.0, "u": 7.0}
+    assert {row: seconds // 1 for row, seconds in found.rows.items()} == {(1, 10): 3.0, (2, 20): 4.0}
+    assert session.waits.read(RELAY).topics["t"] > found.topics["t"]
+    assert session.waits.keep(RELAY, 0, Waits(), term=TERM)
+    assert session.waits.read(RELAY).topics.keys() == {"t"}
+
+
+def test_a_superseded_leader_keeps_no_waits(session: StoreSession) -> None:
+    session.control.take(RELAY, OLD_TERM)
+    assert not session.waits.keep(RELAY, 0, Waits(topics={"t": 5.0}), term=TERM)
+    assert not session.waits.keep(OTHER_RELAY, 0, Waits(topics={"t": 5.0}), term=TERM)
+    assert (session.waits.read(RELAY), session.waits.read(OTHER_RELAY)) == (Waits(), Waits())
 
 
 @pytest.fixture

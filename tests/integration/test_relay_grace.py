@@ -1,6 +1,11 @@
 """A row that cannot be sent yet waits for the grace with its key, and all other rows are sent."""
 
+import contextlib
+import os
+import signal
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
@@ -11,11 +16,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.processes import descendants, eventually
+from tests.relay.relay_program import relay_of
 from tests.relay.relaying import Place
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
+
+GRACE_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -62,3 +71,33 @@ def test_a_row_with_a_refused_timestamp_waits_for_its_topic(at: Place) -> None:
         relaying.until(lambda: at.pending() == 0 and not relaying.relay.alarms)
     assert values(at, 3, b"k") == [b"1", b"2"]
     assert at.dead() == []
+
+
+def test_a_grace_goes_on_after_its_leader_was_killed(at: Place, tmp_path: Path) -> None:
+    """The second leader takes over in mid-grace, and sets the rows aside when the first one would have."""
+    kept = "SELECT cardinality(topics), cardinality(ids) FROM thresher_wait"
+    ages = "SELECT extract(epoch FROM d.dead_time - o.begun) FROM outbox_dead d, begun o"
+    at.stash(
+        Message(topic=f"{at.prefix}missing", key="k", value="1"),
+        Message(topic=at.topic, key="k", value="2", partition=3),
+        Message(topic=at.topic, key="other", value="x"),
+    )
+    process = relay_of(at, shards=1, grace_seconds=GRACE_SECONDS).start(tmp_path / "log")
+    try:
+        eventually(lambda: at.sql("SELECT to_regclass('thresher_wait')")[0][0], 60, (tmp_path / "log").read_text)
+        eventually(lambda: at.sql(kept) == [(1, 1)], 60, (tmp_path / "log").read_text)
+        at.sql("CREATE TABLE begun AS SELECT clock_timestamp() AS begun")
+        time.sleep(GRACE_SECONDS / 2)
+    finally:
+        below = descendants(process.pid)
+        for pid in (process.pid, *below):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(60)
+    with at.relaying(shards=1, limits={"grace_seconds": GRACE_SECONDS}) as relaying:
+        relaying.until(lambda: set(relaying.relay.alarms) == {f"{at.prefix}missing", at.topic})
+        relaying.until(lambda: at.pending() == 0)
+        relaying.undisturbed()
+    assert {row[1] for row in at.dead()} == {"no-topic", "no-partition"}
+    # A grace that began anew would be over after half of one and a whole one.
+    assert all(0.8 * GRACE_SECONDS < age < 1.4 * GRACE_SECONDS for (age,) in at.sql(ages))

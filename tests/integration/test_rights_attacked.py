@@ -26,7 +26,7 @@ from thresher.publisher.dispatch_table import DispatchRefused, DispatchTable, No
 
 _TABLES = (
     "orders", "orders_dead", "orders_archive", "orders_lock", "bills", "bills_dead", "bills_archive", "bills_lock",
-    "thresher_relay", "thresher_lease", "thresher_lock", "thresher_archive_batches",
+    "thresher_relay", "thresher_lease", "thresher_lock", "thresher_wait", "thresher_archive_batches",
 )  # fmt: skip
 _OTHERS = ("bills", "bills_dead", "bills_archive", "bills_lock")
 
@@ -44,6 +44,7 @@ INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shar
 VALUES ('NAME', '"public"."NAME"', gen_random_uuid(), 's', gen_random_uuid(), 'immediate', 1);
 INSERT INTO thresher_lease VALUES ('NAME', gen_random_uuid(), 1, now(), '1s');
 INSERT INTO thresher_lock (name) VALUES ('archive "public"."NAME"'), ('topics "public"."NAME_lock"');
+INSERT INTO thresher_wait VALUES ('NAME', 0, '{t}', '{1}', '{}', '{}', '{}', now());
 INSERT INTO thresher_archive_batches (outbox, directory, directory_id, stem, ids, create_times, versions)
 VALUES ('"public"."NAME"', '/a', gen_random_uuid(), 's', '{1}', '{now}', '{1}');
 """
@@ -152,6 +153,14 @@ def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> No
         "UPDATE thresher_lock SET name = 'third'",
         "DELETE FROM thresher_lock",
         "INSERT INTO thresher_lock (name) VALUES ('archive third')",
+        # What waits.
+        "SELECT * FROM thresher_wait WHERE name <> 'orders'",
+        "UPDATE thresher_wait SET topic_seconds = '{99}' WHERE name <> 'orders'",
+        "UPDATE thresher_wait SET name = 'third'",
+        "DELETE FROM thresher_wait",
+        "INSERT INTO thresher_wait VALUES ('third', 0, '{}', '{}', '{}', '{}', '{}', now())",
+        "INSERT INTO thresher_wait VALUES ('bills', 0, '{t}', '{99}', '{}', '{}', '{}', now()) "
+        "ON CONFLICT (name, shard) DO UPDATE SET topic_seconds = excluded.topic_seconds",
         # Manifests: read, because outboxes may share a directory, and not changed or locked.
         f"UPDATE thresher_archive_batches SET attempt = attempt + 1 WHERE outbox = {theirs}",
         f"SELECT 1 FROM thresher_archive_batches WHERE outbox = {theirs} FOR UPDATE",
@@ -162,7 +171,7 @@ def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> No
         f"SET ROLE {scene.functions}",
     )
     with psycopg.connect(relay, autocommit=True) as connection:
-        for table in ("thresher_relay", "thresher_lease"):
+        for table in ("thresher_relay", "thresher_lease", "thresher_wait"):
             assert connection.execute(f"SELECT name FROM {table}".encode()).fetchall() == [("orders",)]
         # Who switches policies off sees an error, not fewer rows.
         connection.execute("SET row_security = off")

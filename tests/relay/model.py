@@ -27,6 +27,7 @@ from tests.relay.table_model import TableModel, Version
 from thresher.core.errors import Superseded
 from thresher.db.control import NewControlRow
 from thresher.db.outbox_store import Wanted
+from thresher.db.waits import Waits
 from thresher.delivery import exactly_once
 from thresher.delivery.batch import NOTHING_YET, Batch, FailingTransform
 from thresher.delivery.carrier import ShardIdentity
@@ -48,6 +49,7 @@ from thresher.delivery.effects import (
     Hold,
     Holder,
     Init,
+    KeepWaits,
     Lift,
     OpenAhead,
     Produce,
@@ -300,6 +302,8 @@ class World:
         )
         self.incarnation = 1
         self.now = 0
+        # What waits, and when it was kept.
+        self.kept: tuple[Waits, int] | None = None
         self.ticks = itertools.count(1)
         self.terms: list[str] = []
         self.attempts: list[Attempt] = []
@@ -562,8 +566,18 @@ class World:
             self.settle_one(attempt)
         return True
 
-    def _recovered(self, attempt: Attempt, *_: Any) -> None:
+    def _recovered(self, attempt: Attempt, *_: Any) -> Waits | None:
         attempt.recovered = True
+        if self.kept is None:
+            return None
+        waits, at = self.kept
+        ages = {topic: seconds + self.now - at for topic, seconds in waits.topics.items()}
+        return Waits(topics=ages, rows={row: seconds + self.now - at for row, seconds in waits.rows.items()})
+
+    def _keep_waits(self, attempt: Attempt, effect: KeepWaits, _: random.Random) -> None:
+        self._session(attempt)
+        if attempt.term == self.terms[-1]:
+            self.kept = effect.waits, self.now
 
     # Read-ahead
 
@@ -916,6 +930,7 @@ class World:
         Unhold: _unhold,
         Sweep: _sweep,
         Confine: lambda *_: None,
+        KeepWaits: _keep_waits,
         ReportRejected: lambda *_: None,
         WaitForTransform: lambda *_: None,
         DiscardReadAhead: _discard_read_ahead,

@@ -33,7 +33,7 @@ def main() -> int:
         outbox=TableName(table="outbox"),
         kafka={"bootstrap.servers": given["bootstrap"], **given.get("kafka", {})},
         shards=given["shards"],
-        limits=Limits(batch_rows=given.get("batch_rows", 500)),
+        limits=Limits(batch_rows=given.get("batch_rows", 500), grace_seconds=given.get("grace_seconds", 60.0)),
         delivery=Delivery(given.get("delivery", Delivery.EXACTLY_ONCE)),
         transforms=tuple(given.get("transforms", ())),
         producer_factory=given.get("producer_factory"),

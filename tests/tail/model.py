@@ -31,6 +31,7 @@ from thresher.delivery.effects import (
     Hold,
     Holder,
     Init,
+    KeepWaits,
     Lift,
     OpenAhead,
     Produce,
@@ -385,7 +386,7 @@ class TailWorld:
                 self._open(attempt)
             case Take() | DiscardReadAhead() | Hold() | Release() | Lift() | ReportRejected() | Survey():
                 return self._about_rows(attempt, effect)
-            case Unhold() | Sweep() | Confine():
+            case Unhold() | Sweep() | Confine() | KeepWaits():
                 return self._about_sweeps(attempt, effect)
             case _:
                 return self._about_kafka(attempt, effect)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.relay.model import bundled
 from thresher.core.errors import Superseded
+from thresher.db.waits import Waits
 from thresher.delivery.batch import Batch, FailingTransform
 from thresher.delivery.carrier import ShardIdentity
 from thresher.delivery.effects import (
@@ -25,6 +26,7 @@ from thresher.delivery.effects import (
     Hold,
     Holder,
     Init,
+    KeepWaits,
     Lift,
     Produce,
     ReadControl,
@@ -147,8 +149,8 @@ class Run:
         self.due = self.steps.send(Batch(rows=bundled(rows)))
         self.until(Take)
         done = self.seen[begun + 1 :]
-        while done and isinstance(done[-1], Survey | Unhold):
-            # The gate asks for the time, and about topics that are held, before the next batch.
+        while done and isinstance(done[-1], Survey | Unhold | KeepWaits):
+            # The gate asks about topics that are held, and keeps what waits, before the next batch.
             done.pop()
         return done
 
@@ -648,6 +650,36 @@ def test_rows_of_a_missing_topic_die_only_after_grace() -> None:
     done = run.carry(row(1))
     assert fates(done) == {1: Kind.NO_TOPIC}
     assert "for 60 s" in notes(done)[0].fates[0].reason  # type: ignore[union-attr]
+
+
+def test_what_waits_is_kept_once_until_it_changes() -> None:
+    run = Run(grace_seconds=60).on(Sweep, lambda _: frozenset())
+    run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
+    for run.now in range(10):
+        run.carry(row(1), row(2, topic="u", partition=7))
+        run.carry()
+    kept = [effect.waits for effect in run.seen if isinstance(effect, KeepWaits)]
+    assert kept == [Waits(topics={"t": 0.0}, rows={(2, 20): 0.0})]
+    for run.now in range(20, 390, 20):
+        run.carry(row(1), *([row(2, topic="u", partition=7)] if run.now <= 60 else ()))
+        run.carry()
+    kept = [effect.waits for effect in run.seen if isinstance(effect, KeepWaits)][1:]
+    assert [(dict(each.topics), dict(each.rows)) for each in kept] == [({"t": 60.0}, {}), ({"t": 380.0}, {})]
+
+
+def test_a_later_attempt_goes_on_with_the_grace() -> None:
+    run = Run(grace_seconds=60).on(Sweep, lambda _: frozenset())
+    run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
+    run.on(Recovered, lambda _: Waits(topics={"t": 50.0}, rows={(2, 20): 55.0}))
+    run.now = 100.0
+    rows = [row(1), row(2, topic="u", partition=7), row(3, topic="u", key=b"other", partition=7)]
+    assert fates(run.carry(*rows)) == {}
+    run.now = 105.0
+    assert fates(run.carry(*rows)) == {2: Kind.NO_PARTITION}
+    run.now = 110.0
+    assert fates(run.carry(rows[0], rows[2])) == {1: Kind.NO_TOPIC}
+    run.now = 160.0
+    assert fates(run.carry(rows[2])) == {3: Kind.NO_PARTITION}
 
 
 def test_rows_of_a_topic_without_a_leader_never_die() -> None:

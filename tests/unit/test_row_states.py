@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.delivery.rules import Rules
-from thresher.delivery.waiting.row_states import RowKey, RowStates
+from thresher.delivery.waiting.row_states import MOST_KEPT, RowKey, RowStates
 
 
 def keys(*ids: int) -> list[RowKey]:
@@ -124,3 +124,22 @@ def test_a_row_has_its_whole_grace_whichever_rows_waited_before() -> None:
     assert not states.wait(earlier, "t", "no partition", 10.0)
     assert states.wait(later, "t", "no partition", 10.0)
     assert not states.wait(later, "t", "no partition", 60.0)
+
+
+def test_a_row_goes_on_with_the_wait_of_an_earlier_attempt() -> None:
+    states = RowStates(60.0)
+    one, other, gone = keys(1, 2, 3)
+    states.go_on({one: 50.0, other: 20.0, gone: 59.0}, 100.0)
+    assert states.wait(one, "t", "not yet", 105.0)
+    assert states.waits(105.0) == {one: 55.0, other: 25.0, gone: 64.0}
+    states.clear(other)
+    assert not states.wait(one, "t", "not yet", 110.0)
+    assert states.waits(161.0).keys() == {one}, "a row that was not read for long is forgotten"
+
+
+def test_the_waits_of_a_bounded_number_of_rows_are_kept() -> None:
+    states = RowStates(60.0)
+    many = keys(*range(MOST_KEPT + 10))
+    for key in many:
+        states.wait(key, "t", "not yet", 0.0)
+    assert list(states.waits(1.0)) == many[:MOST_KEPT]

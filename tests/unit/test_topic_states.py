@@ -1,12 +1,16 @@
 """Why topics are held: the cluster's answers, the results of tries, and the end of the grace."""
 
+import contextlib
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thresher.delivery.effects import Survey
 from thresher.delivery.fate import Kind
+from thresher.delivery.waiting.held_topics import HeldTopics
 from thresher.delivery.waiting.topic_states import MOST_GRACES, TopicStates
 from thresher.kafka.refusal import Refusal
-from thresher.kafka.topic_status import Available, TopicStatus, Unavailable
+from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavailable
 
 THERE = Available(partitions=1)
 MISSING = Unavailable(refusal=Refusal.TOPIC, why="t is not there")
@@ -63,15 +67,36 @@ def test_topics_beyond_the_bound_have_no_grace() -> None:
     names = [f"t{number}" for number in range(MOST_GRACES + 1)]
     found = states.surveyed(dict.fromkeys(names, MISSING), 0.0).topics
     assert [topic for topic, state in found.items() if states.expired(state)] == names[-1:]
-    states.hold(names)
-    assert states.overdue(1.0, 250) == {names[-1]}
-    assert len(states.overdue(GRACE_SECONDS, 250)) == 250
+    assert [topic for topic in names if states.overdue(topic, 1.0)] == names[-1:]
+    assert all(states.overdue(topic, GRACE_SECONDS) for topic in names)
     # One of the others is there now: the next missing topic has a grace again.
     states.surveyed(dict.fromkeys(names[:2], THERE), 2.0)
     assert not states.expired(states.surveyed({"late": MISSING}, 3.0).topics["late"])
 
 
 def test_held_topics_take_turns_at_being_asked_about() -> None:
+    names = [f"t{number}" for number in range(300)]
     states = TopicStates(GRACE_SECONDS)
-    states.hold("abcd")
-    assert [states.next_held(3), states.next_held(3)] == [["a", "b", "c"], ["d", "a", "b"]]
+    held = HeldTopics(states)
+    held.hold(names)
+    asked: list[str] = []
+    for now in (0.0, 10.0):
+        steps = held.tend()
+        effect = next(steps)
+        with contextlib.suppress(StopIteration):
+            while True:
+                topics = effect.topics if isinstance(effect, Survey) else frozenset()
+                asked += sorted(topics, key=names.index)
+                effect = steps.send(Surveyed(now=now, topics=dict.fromkeys(topics, MISSING)))
+    assert asked == [*names[:250], *names[:200], *names[250:]]
+
+
+def test_the_wait_of_an_earlier_attempt_counts_for_the_grace() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    states.go_on({"t": 50.0, "u": 50.0, "gone": 50.0}, 1_000.0)
+    assert states.waits(1_002.0) == {"t": 52.0, "u": 52.0, "gone": 52.0}
+    assert not states.expired(states.surveyed({"t": MISSING, "u": THERE}, 1_005.0).topics["t"])
+    assert states.waits(1_005.0) == {"t": 55.0, "gone": 55.0}, "a topic that is there waits no longer"
+    assert states.expired(states.surveyed({"t": MISSING}, 1_010.0).topics["t"])
+    assert not states.expired(states.surveyed({"u": MISSING}, 1_060.0).topics["u"])
+    assert states.waits(1_061.0) == {"t": 111.0, "u": 1.0}, "a wait without rows is forgotten"

@@ -16,6 +16,7 @@ from thresher.db.catalog import Relation
 from thresher.db.control import ControlRows, Incarnation
 from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
+from thresher.db.waits import KeptWaits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -259,6 +260,11 @@ class StoreSession(Protocol):
         ...
 
     @property
+    def waits(self) -> KeptWaits:
+        """What waits in the shards of the pipelines of the outbox's schema."""
+        ...
+
+    @property
     def settlement(self) -> Settlement:
         """Settles rows of the outbox."""
         ...
@@ -284,7 +290,7 @@ class StoreSession(Protocol):
         ...
 
     def create_tables(self) -> None:
-        """Create the tables of control rows and of dead rows, if they are missing."""
+        """Create the tables of control rows, of waits and of dead rows, if they are missing."""
         ...
 
     def incarnation(self) -> Incarnation:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from thresher.db.waits import Waits
 from thresher.delivery.batch import FailingTransform
 from thresher.delivery.fate import Kind
 from thresher.delivery.progress import ProgressRecord
@@ -119,7 +120,7 @@ class AwaitSettled:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Report that the rows of the last owner are settled: reading may begin."""
+    """Report that the last owner's rows are settled: reading may begin → what waited in earlier attempts, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,13 @@ class Confine:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepWaits:
+    """Keep durably what waits, and for how long, in place of what was kept before; once all settling is durable."""
+
+    waits: Waits
+
+
+@dataclass(frozen=True, slots=True)
 class WaitForTransform:
     """Raise the alarm about rows whose transform keeps failing, and pause the whole shard for a while."""
 
@@ -311,6 +319,7 @@ Effect = (
     | Unhold
     | Sweep
     | Confine
+    | KeepWaits
     | DiscardReadAhead
     | Reset
 )

@@ -32,7 +32,7 @@ def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook) -> Steps:
     """Yield the effects of one attempt, until `Take` answers None."""
     carrier = Carrier(me, rules, progress)
     yield from carrier.recover()
-    yield Recovered()
+    yield from carrier.gate.go_on((yield Recovered()))
     while True:
         yield from carrier.gate.tend()
         batch: Any = yield Take()

@@ -18,6 +18,7 @@ from thresher.db import TableName
 from thresher.db.names import quoted_name
 from thresher.db.postgres.control import control_table, modes_function
 from thresher.db.postgres.own_tables.lock_rows import lock_table
+from thresher.db.postgres.own_tables.wait_rows import wait_table
 from thresher.db.postgres.rights.ddl import block_ddl, functions_ddl, literal, policy_ddl, schema_usage
 from thresher.db.postgres.rights.dead_functions import dead_functions
 from thresher.db.postgres.topic_locks import locks_table, registering_lock
@@ -38,6 +39,7 @@ _REPLAYED = {**_WRITTEN, Shape.THRESHER: f"create_time, {_MESSAGE}"}
 # The columns of shared tables that a relay changes: not the name's owner, and not the secret.
 _CONTROL_INSERT = "name, outbox, outbox_id, system_id, term, mode, shards"
 _CONTROL_UPDATE = "name, system_id, term, term_time, mode, shards, progress_topic_id, settled_on"
+_WAITS_UPDATE = "topics, topic_seconds, ids, create_times, row_seconds, written"
 _BATCH_UPDATE = "attempt, ids, create_times, versions, finish_time, row_count, first_id, last_id"
 
 
@@ -64,6 +66,9 @@ def relay_grants(outbox: TableName, shape: Shape, role: str, *, name: str, topic
     own_locks = f"name IN ({literal(registering_lock(outbox, shape))}, {literal(f'archive {outbox}')})"
     yield f"GRANT SELECT, INSERT, UPDATE (pid, started, role) ON {locks} {to}"
     yield policy_ddl(locks, name, role, using=own_locks, check=own_locks)
+    waits = wait_table(outbox.schema)
+    yield f"GRANT SELECT, INSERT, UPDATE ({_WAITS_UPDATE}) ON {waits} {to}"
+    yield policy_ddl(waits, name, role, using=of_name, check=of_name)
     if shape is Shape.THRESHER:
         batches = TableName(table=BATCHES, schema=outbox.schema)
         yield f"GRANT SELECT, INSERT ON {outbox.companion('_archive')} {to}"

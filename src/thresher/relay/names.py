@@ -3,6 +3,7 @@
 from thresher.db import TableName, statement
 from thresher.db.postgres.control import control_table
 from thresher.db.postgres.own_tables.lock_rows import lock_table
+from thresher.db.postgres.own_tables.wait_rows import wait_table
 from thresher.db.shape import BUCKETS, Shape
 from thresher.election.lease import lease_ddl
 
@@ -13,6 +14,7 @@ def companions(outbox: TableName, shape: Shape) -> list[str]:
         statement(f"{shape.prefix}_dead_create", outbox),
         statement("control_create", control_table(outbox.schema)),
         statement("lock_create", lock_table(outbox.schema)),
+        statement("wait_create", wait_table(outbox.schema)),
         lease_ddl(outbox.schema),
     ]
 

@@ -67,7 +67,7 @@ def protocol(me: ShardIdentity, rules: Rules, progress: NotingBook) -> Steps:
     """Yield the effects, until there are no more batches to take."""
     carrier = TailCarrier(me, rules, progress)
     yield from _begin(carrier, progress)
-    yield Recovered()
+    yield from carrier.gate.go_on((yield Recovered()))
     while True:
         yield from carrier.gate.tend()
         if progress.wants_note():

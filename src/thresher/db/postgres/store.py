@@ -20,6 +20,7 @@ from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.db.postgres.marks import PostgresMarks
 from thresher.db.postgres.own_tables.lock_rows import create_missing
+from thresher.db.postgres.own_tables.wait_rows import WaitRows
 from thresher.db.postgres.pending_reader import PostgresPendingReader, Probe
 from thresher.db.postgres.pooler import require_own_processes
 from thresher.db.postgres.sessions import (
@@ -60,6 +61,11 @@ class PostgresSession:
         return ControlTable(self.connection, self.outbox.schema)
 
     @cached_property
+    def waits(self) -> WaitRows:
+        """What waits in the shards of the pipelines of the outbox's schema."""
+        return WaitRows(self.connection, self.outbox.schema, control_table(self.outbox.schema))
+
+    @cached_property
     def settlement(self) -> PostgresSettlement:
         """Settles rows of the outbox."""
         return PostgresSettlement(self.connection, self.outbox, self._shape, self._settling)
@@ -87,8 +93,9 @@ class PostgresSession:
             return read_relation(self.connection, self.outbox)
 
     def create_tables(self) -> None:
-        """Create the tables of control rows, locks and dead rows, if they are missing."""
+        """Create the tables of control rows, locks, waits and dead rows, if they are missing."""
         self.control.create()
+        self.waits.create()
         dead = statement(f"{self._shape.prefix}_dead_create", self.outbox)
         with explained():
             create_missing(self.connection, self.outbox.companion("_dead"), dead)

@@ -7,6 +7,7 @@ from typing import Generic, Protocol
 
 from thresher.core.clock import ServerClock
 from thresher.db.control import ControlRows, Incarnation
+from thresher.db.waits import KeptWaits, Waits
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
 from thresher.delivery.effects import (
     Control,
@@ -37,6 +38,10 @@ class ControlSession(Protocol):
     @property
     def control(self) -> ControlRows:
         """The control rows."""
+
+    @property
+    def waits(self) -> KeptWaits:
+        """What waits in the shards."""
 
     def incarnation(self) -> Incarnation:
         """Return the identity of this database: which system, and since which start."""
@@ -159,7 +164,8 @@ class Recovery(Generic[P]):
     def _log(self, seal: Seal, commit_opener: Callable[[], Opener] | None) -> ProgressLog[P]:
         return self._known.source.log(seal, commit_opener=commit_opener)
 
-    def _recovered(self, _: Recovered) -> None:
+    def _recovered(self, _: Recovered) -> Waits:
         self._crash.reach(CrashPoint.RECOVERED)
         self._meter.recovered()
         self._shard.event("relaying")
+        return self._session.waits.read(self._known.source.pipeline)

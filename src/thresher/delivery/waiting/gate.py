@@ -1,36 +1,35 @@
 """Passes the rows of a batch that can be sent now, and holds the others. Rows whose grace is over become dead.
 
 1. Rows of a missing topic wait: their stored topic is left out of reads, and the cluster is asked about it from time
-   to time (`tend`). So a row that waits is read once when it comes, and once when its wait is over.
+   to time (`held_topics`). So a row that waits is read once when it comes, and once when its wait is over.
 2. A row that names a missing partition, has a timestamp that its topic does not take, or whose next try is not due
    yet, waits with all rows of its key. If a topic has many such rows, the topic waits, and no other.
 3. If a transform may merge topics and keys, rows wait one by one instead, each with the rows that must be sent after it
    (`withheld`). Once the first of them can be sent, all are read again by id before any is sent.
-4. Rows that wait cost the others little: the cluster is asked about a few hundred topics at a time, and only for a
-   fifth of the time. Rows whose grace is over are read and set aside a few hundred at a time, between other rows.
+4. What waits, and since when, is kept durably (`KeepWaits`), a second late or so: a later attempt goes on with it.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from thresher.db.waits import Waits
 from thresher.delivery.effects import (
     CheckTransactionEnded,
     CloseAhead,
-    Confine,
     Effect,
     Hold,
+    KeepWaits,
     Lift,
     ReadControl,
     Release,
     Survey,
-    Sweep,
-    Unhold,
 )
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.ownership import Ownership
 from thresher.delivery.partition_keys import with_partitions
 from thresher.delivery.row import Record, Row, RowList, Rows
 from thresher.delivery.rules import Rules
+from thresher.delivery.waiting.held_topics import HeldTopics
 from thresher.delivery.waiting.row_states import RowStates
 from thresher.delivery.waiting.topic_states import MOST_GRACES, TopicState, TopicStates
 from thresher.delivery.waiting.withheld import LeftOut, Withheld
@@ -45,14 +44,9 @@ _CLOCKS_MS = 60_000
 _AGAIN_SECONDS = 2.0
 # The most rows of one batch, of topics whose grace is over, that are set aside at once. More are left to sweeps.
 _MOST_DEAD = 500
-# How many held topics the cluster is asked about at once, and the pause: at least, and as a multiple of the time of
-# the question.
-_LOOK_TOPICS, _LOOK_SECONDS, _PAUSES = 250, 0.2, 4.0
-# The most topics of a sweep.
-_SWEPT_TOPICS = 2_000
-# If more topics are held, only topics that were available lately are read, which are fewer; and the most of these.
-_MOST_HELD = 200
-_MOST_GOOD = 10_000
+# How often it is looked at what waits, to keep it: after a pause, and after so many seconds for each thing that waits.
+# What has not changed is kept anew only now and then.
+_KEEP_SECONDS, _KEEP_EACH_SECONDS, _KEEP_ANEW_SECONDS = 1.0, 0.001, 300.0
 
 
 class Flaw(NamedTuple):
@@ -68,6 +62,7 @@ class Gate:
     def __init__(self, rules: Rules, ownership: Ownership) -> None:
         self._rules, self._ownership = rules, ownership
         self.topics = TopicStates(rules.topic_grace_seconds)
+        self.held = HeldTopics(self.topics)
         self.rows = RowStates(rules.grace_seconds, rules.row_waited)
         self.withheld = Withheld()
         # Stored topics and keys whose further rows in this batch stay in the table.
@@ -77,12 +72,9 @@ class Gate:
         self._came: set[str] = set()
         # The number of partitions of each available topic, by the last survey.
         self._counts: dict[str, int] = {}
-        # Topics that were available; and how many of them there were when reads were confined to them.
-        self._good: dict[str, None] = {}
-        self._confined = 0
-        self._next_look = 0.0
-        # Topics that sweeps may be reading.
-        self._sweeping: frozenset[str] = frozenset()
+        # What is kept for later attempts, when that was written, and when to look next.
+        self._kept = Waits()
+        self._kept_at = self._next_keeping = 0.0
 
     def begin(self) -> None:
         """Start a new batch."""
@@ -100,7 +92,7 @@ class Gate:
         self._counts = {
             topic: status.partitions for topic, status in answer.topics.items() if isinstance(status, Available)
         }
-        self._good.update(dict.fromkeys(self._counts))
+        self.held.available(self._counts)
         found = self.topics.surveyed(answer.topics, answer.now)
         for topic in (*found.lifted, *self.rows.forget_unseen(answer.now)):
             yield Lift(topic)
@@ -121,48 +113,32 @@ class Gate:
         self._came.clear()
         return rows
 
-    def tend(self) -> Generator[Effect, Any, None]:
-        """Ask about topics that are held: those that are available now are read again, others set aside when due."""
-        if not self.topics:
-            return
-        now = (yield Survey(frozenset())).now
-        if now < self._next_look:
-            return
-        overdue = self.topics.overdue(now, _SWEPT_TOPICS)
-        if overdue or self._sweeping:
-            swept: frozenset[str] = yield Sweep(overdue)
-            self._sweeping = overdue - swept
-            self.topics.unhold(swept)
-            for topic in swept:
-                yield Lift(topic)
-        for topic in self.topics.forget_unseen(now):
-            yield Lift(topic)
-        held = self.topics.next_held(_LOOK_TOPICS)
-        if held:
-            answer: Surveyed = yield Survey(frozenset(held))
-            found = self.topics.surveyed(answer.topics, answer.now)
-            free = answer.topics.keys() & set(held) - found.topics.keys()
-            if free:
-                self.topics.unhold(free)
-                self._good.update(dict.fromkeys(free))
-                yield Unhold(frozenset(free))
-            for topic in found.lifted:
-                yield Lift(topic)
-        yield from self._confine()
-        then = (yield Survey(frozenset())).now
-        self._next_look = then + max(_LOOK_SECONDS, _PAUSES * (then - now))
+    def go_on(self, earlier: Waits | None) -> Generator[Effect, Any, None]:
+        """Go on with what waited in earlier attempts: no grace begins anew."""
+        if earlier is not None and (earlier.topics or earlier.rows):
+            now = (yield Survey(frozenset())).now
+            self._kept, self._kept_at = earlier, now
+            self.topics.go_on(earlier.topics, now)
+            self.rows.go_on(earlier.rows, now)
 
-    def _confine(self) -> Generator[Effect, Any, None]:
-        """Read only topics that were available lately while too many others are held to name them in each read."""
-        held = len(self.topics.held)
-        if held > _MOST_HELD and len(self._good) > self._confined:
-            self._confined = len(self._good)
-            yield Confine(frozenset(self._good))
-        elif self._confined and held < _MOST_HELD // 2:
-            self._confined = 0
-            yield Confine(None)
-        while len(self._good) > _MOST_GOOD:
-            del self._good[next(iter(self._good))]
+    def tend(self) -> Generator[Effect, Any, None]:
+        """Ask about topics that are held, and keep what waits for later attempts."""
+        if self.topics:
+            yield from self.held.tend()
+        if self.topics or self.rows or self._kept.topics or self._kept.rows:
+            yield from self._keep()
+
+    def _keep(self) -> Generator[Effect, Any, None]:
+        now = (yield Survey(frozenset())).now
+        if now < self._next_keeping:
+            return
+        waits = Waits(topics=self.topics.waits(now), rows=self.rows.waits(now))
+        size = len(waits.topics) + len(waits.rows)
+        self._next_keeping = now + max(_KEEP_SECONDS, size * _KEEP_EACH_SECONDS)
+        changed = waits.topics.keys() != self._kept.topics.keys() or waits.rows.keys() != self._kept.rows.keys()
+        if changed or (size and now - self._kept_at > _KEEP_ANEW_SECONDS):
+            yield KeepWaits(waits)
+            self._kept, self._kept_at = waits, now
 
     def placed(self, rows: Rows) -> Rows:
         """Return rows that were let through, with the partitions of those that have a partition key."""
@@ -207,7 +183,7 @@ class Gate:
             # A topic that refused records, although the cluster calls it available, has to be tried again.
             away = {topic for topic in newly if topic in lost and not isinstance(statuses.get(topic), Available)}
             lasting = away if self._rules.sweeps else set()
-            self.topics.hold(lasting)
+            self.held.hold(lasting)
             missing = (frozenset(lost) - expired) | newly
             yield Hold(frozenset(newly), why, missing, lasting=frozenset(lasting))
         return RowList([row for row in RowList(kept).blocked_left_out() if row.topic not in self._held_topics])

@@ -11,8 +11,9 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from thresher.delivery.fate import Dead
 from thresher.delivery.waiting.grace import Grace, waited
@@ -23,6 +24,8 @@ RowKey = tuple[int, int]
 # and among all such rows there is a pause between two tries.
 _TRIES = 5
 _MIN_RETRY_SECONDS, _BETWEEN_SECONDS = 2.0, 3.0
+# The most rows of a shard whose waits outlast an attempt.
+MOST_KEPT = 5_000
 # How often rows are looked through for those that were not read for long.
 _FORGETTING_SECONDS = 1.0
 
@@ -63,6 +66,8 @@ class RowStates:
         self._states: dict[RowKey, RowState] = {}
         # How many rows of each topic wait.
         self._waiting: Counter[str] = Counter()
+        # Waits of earlier attempts, of rows that were not read yet.
+        self._earlier: dict[RowKey, Grace] = {}
         self._next_forgetting = 0.0
         # When the next try of any refused row is due.
         self._next_try = 0.0
@@ -98,6 +103,19 @@ class RowStates:
         """How many rows wait."""
         return self._waiting.total()
 
+    def go_on(self, waits: Mapping[RowKey, float], now: float) -> None:
+        """Go on with the waits of earlier attempts: for how many seconds each row has waited."""
+        self._earlier = {key: Grace(now - seconds, now) for key, seconds in waits.items()}
+
+    def waits(self, now: float) -> dict[RowKey, float]:
+        """Return for how many seconds each row has waited, now or earlier: of so many rows as are kept, the first."""
+        forgotten = [key for key, grace in self._earlier.items() if grace.forgotten(now, self._grace_seconds)]
+        for key in forgotten:
+            del self._earlier[key]
+        waiting = ((key, state.waited) for key, state in self._states.items() if isinstance(state, WaitingRow))
+        graces = islice(chain(self._earlier.items(), waiting), MOST_KEPT)
+        return {key: now - grace.since for key, grace in graces}
+
     def suspect(self, keys: Iterable[RowKey]) -> None:
         """Make these rows, which were in one rejected transaction, a group of suspects."""
         group = set(keys)
@@ -117,14 +135,11 @@ class RowStates:
         if tried:
             self._next_try = max(now, self._next_try) + _BETWEEN_SECONDS
             retry_at = max(self._next_try, now + max(_MIN_RETRY_SECONDS, self._grace_seconds / _TRIES))
+        grace = self._earlier.pop(key, None) if before is None else before.waited
         state = WaitingRow(
             topic=topic,
             why=why,
-            waited=waited(
-                Grace(now - self._waited_before(key[0]), now) if before is None else before.waited,
-                now,
-                self._grace_seconds,
-            ),
+            waited=waited(grace or Grace(now - self._waited_before(key[0]), now), now, self._grace_seconds),
             retry_at=retry_at,
         )
         if state.waited.over(self._grace_seconds):
@@ -178,6 +193,7 @@ class RowStates:
 
     def clear(self, key: RowKey) -> None:
         """Forget a row that was delivered, or is settled as dead."""
+        self._earlier.pop(key, None)
         state = self._states.pop(key, None)
         self._count(state, -1)
         if isinstance(state, Suspect):

@@ -6,12 +6,11 @@
 3. If a state has a kind, rows are set aside as dead with that kind once the grace is over. Without a kind, rows wait
    for as long as it takes.
 4. At most 5,000 topics have a grace at a time. Rows of further missing topics are set aside without one.
-5. Topics that are held are asked about in turn, a few at a time.
+5. A state goes on with the wait of an earlier attempt that was kept, if it begins before that wait is forgotten.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from thresher.delivery.fate import DEAD_KINDS, Kind
 from thresher.delivery.waiting.grace import Grace, waited
@@ -56,53 +55,41 @@ class TopicStates:
         self._states: dict[str, TopicState] = {}
         # Topics of the states that have a kind.
         self._missing: set[str] = set()
-        # Topics that are left out of reads until the cluster calls them available, the next to ask about first.
-        self._held: dict[str, None] = {}
+        # Waits of earlier attempts, of topics that were not surveyed yet.
+        self._earlier: dict[str, Grace] = {}
 
     def __bool__(self) -> bool:
         return bool(self._states)
 
-    @property
-    def held(self) -> Collection[str]:
-        """The topics that are left out of reads until the cluster calls them available."""
-        return self._held.keys()
+    def go_on(self, waits: Mapping[str, float], now: float) -> None:
+        """Go on with the waits of earlier attempts: for how many seconds each topic was missing."""
+        self._earlier = {topic: Grace(now - seconds, now) for topic, seconds in waits.items()}
 
-    def hold(self, topics: Iterable[str]) -> None:
-        """Note that these topics are left out of reads."""
-        self._held.update(dict.fromkeys(topics))
+    def waits(self, now: float) -> dict[str, float]:
+        """Return for how many seconds each topic has been missing that has a grace, or that waited earlier."""
+        forgotten = [each for each, grace in self._earlier.items() if grace.forgotten(now, self._grace_seconds)]
+        for topic in forgotten:
+            del self._earlier[topic]
+        known = ((topic, self._states[topic]) for topic in self._missing)
+        graces = {**self._earlier, **{topic: state.waited for topic, state in known if not state.crowded}}
+        return {topic: now - grace.since for topic, grace in graces.items()}
 
-    def unhold(self, topics: Iterable[str]) -> None:
-        """Note that these topics are read again."""
-        for topic in topics:
-            self._held.pop(topic, None)
-
-    def next_held(self, most: int) -> list[str]:
-        """Return the held topics whose turn it is to be asked about."""
-        turn = list(islice(self._held, most))
-        for topic in turn:
-            del self._held[topic]
-        self._held.update(dict.fromkeys(turn))
-        return turn
-
-    def overdue(self, now: float, most: int) -> frozenset[str]:
-        """Return held topics whose rows are to be set aside."""
-        found = ((topic, self._states.get(topic)) for topic in self._held)
-        over = (
-            topic for topic, state in found if state is not None and state.kind is not None and self._over(state, now)
-        )
-        return frozenset(islice(over, most))
+    def overdue(self, topic: str, now: float) -> bool:
+        """Whether the grace of a topic's rows is over by now."""
+        state = self._states.get(topic)
+        return state is not None and state.kind is not None and self._over(state, now)
 
     def unknown(self, topics: Iterable[str], now: float) -> dict[str, TopicState]:
         """Return the states of topics that the cluster was not asked about, because too many are new."""
         new = TopicState(kind=None, why=NOT_LOOKED_AT, waited=Grace(now, now))
         return {topic: self._states.setdefault(topic, new) for topic in topics}
 
-    def forget_unseen(self, now: float) -> list[str]:
+    def forget_unseen(self, now: float, held: Container[str]) -> list[str]:
         """Forget topics that are not held and whose rows did not come for long; return them."""
         unseen = [
             topic
             for topic, state in self._states.items()
-            if topic not in self._held and not state.tries and state.waited.forgotten(now, self._grace_seconds)
+            if topic not in held and not state.tries and state.waited.forgotten(now, self._grace_seconds)
         ]
         for topic in unseen:
             self._drop(topic)
@@ -120,12 +107,14 @@ class TopicStates:
             state = self._states.get(topic)
             if isinstance(status, Unavailable):
                 waiting[topic] = self._note(topic, DEAD_KINDS.get(status.refusal), status.why, now)
-            elif state is not None and not state.tries:
+            elif state is None:
+                self._earlier.pop(topic, None)
+            elif not state.tries:
                 self._drop(topic)
                 lifted.append(topic)
-            elif state is not None and now < state.retry_at:
+            elif now < state.retry_at:
                 waiting[topic] = state
-            elif state is not None and state.kind is None:
+            elif state.kind is None:
                 due.append(topic)
         return Waiting(topics=waiting, lifted=tuple(lifted), due=tuple(due))
 
@@ -162,7 +151,10 @@ class TopicStates:
     def _note(self, topic: str, kind: Kind | None, why: str, now: float) -> TopicState:
         before = self._states.get(topic)
         # A grace begins when the state first has a kind.
-        same = before.waited if before is not None and before.kind is not None and kind is not None else None
+        same = None
+        if kind is not None:
+            earlier = self._earlier.pop(topic, None)
+            same = before.waited if before is not None and before.kind is not None else earlier
         state = TopicState(
             kind=kind,
             why=why,

@@ -57,7 +57,7 @@ def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook, bounds: Bo
     """Yield the effects of one attempt, until `Take` answers None."""
     waves = _Waves(me, rules, progress, board=Scoreboard(bounds.in_flight_rows))
     yield from waves.recover()
-    yield Recovered()
+    yield from waves.gate.go_on((yield Recovered()))
     many, much = max(1, bounds.window_rows // _HOT_SHARE), max(1, bounds.window_bytes // _HOT_SHARE)
     # Rows that were sent and committed, and whose purge is under way.
     purging: Sequence[Row] = ()

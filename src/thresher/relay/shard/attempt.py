@@ -7,6 +7,7 @@ successor ends the sessions that hold the locks, and its `init_transactions` end
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
@@ -17,6 +18,7 @@ from thresher.delivery.progress_topic.topic import progress_limit
 from thresher.delivery.reading.read_ahead import ReadAhead
 from thresher.delivery.reading.row_source import RowSource
 from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
+from thresher.delivery.shard.keeping_waits import WaitKeeper
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.recovery import Recovery
 from thresher.delivery.shard.taking import Taking
@@ -78,6 +80,9 @@ class Attempt:
         self._recovery = Recovery(
             shard, known_progress(assignment), session, self._admin, self.transactions, seal, crash, meter
         )
+        self._waits = WaitKeeper(
+            session.waits, settings.name, shard.index, term=assignment.term, settled=self.settling.settler.wait
+        )
         self._crash = crash
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
@@ -94,6 +99,7 @@ class Attempt:
             **self._recovery.handlers,
             **self.transactions.handlers,
             **self.settling.handlers,
+            **self._waits.handlers,
             **taking.handlers,
         }
         if self._marking:
@@ -101,12 +107,13 @@ class Attempt:
             handlers |= {each: self._then_tell_mark(handlers[each]) for each in (Recovered, DiscardReadAhead)}
         return handlers
 
-    def _then_tell_mark(self, do: Callable[[Effect], None]) -> Callable[[Effect], None]:
-        def done(effect: Effect) -> None:
-            do(effect)
+    def _then_tell_mark(self, do: Callable[[Effect], Any]) -> Callable[[Effect], Any]:
+        def done(effect: Effect) -> Any:
+            answer = do(effect)
             first = isinstance(effect, Recovered) and self._shard.attempt == 1
             mark = self.leader(self._ahead.generation)
             self._shard.event("marking" if first else REFRESHED, leader_id=str(mark))
+            return answer
 
         return done
 

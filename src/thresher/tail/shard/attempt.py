@@ -18,6 +18,7 @@ from thresher.db.postgres.replication.emitter import PostgresEmitter
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.sessions import connect_within
 from thresher.db.postgres.store import PostgresStore
+from thresher.db.waits import Waits
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import Handlers, Recovered
@@ -25,6 +26,7 @@ from thresher.delivery.names import shard_sessions
 from thresher.delivery.progress_topic.topic import progress_limit
 from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
 from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
+from thresher.delivery.shard.keeping_waits import WaitKeeper
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.producer_factory import make_producer
 from thresher.delivery.shard.recovery import Recovery
@@ -116,6 +118,9 @@ class TailAttempt:
         self._recovery = Recovery(
             shard, assignment.known_progress, self._session, admin, self._transactions, seal, self._crash, meter
         )
+        self._waits = WaitKeeper(
+            self._session.waits, settings.name, shard.index, term=assignment.term, settled=self._settling.settler.wait
+        )
         # Opened by the reader's thread after recovery.
         self.stream: LogStream | None = None
         self._state: LogState | None = None
@@ -140,6 +145,7 @@ class TailAttempt:
             **self._recovery.handlers,
             **self._transactions.handlers,
             **self._settling.handlers,
+            **self._waits.handlers,
             **taking.handlers,
             Recovered: self._recovered,
         }
@@ -193,7 +199,7 @@ class TailAttempt:
 
         return LogKeys(read)
 
-    def _recovered(self, effect: Recovered) -> None:
+    def _recovered(self, effect: Recovered) -> Waits:
         assignment, settings = self._assignment, self._assignment.settings
         # Only after this term's first record: without that record, a successor would report changes as missing that an
         # operator has accepted.
@@ -201,7 +207,8 @@ class TailAttempt:
             settings.name, term=assignment.term, mode=TAIL, shards=1, progress_topic_id=assignment.progress_topic_id
         ):
             raise Superseded("a newer tail of the same name has taken over; this one ends")
-        self._recovery.handlers[Recovered](effect)
+        waits: Waits = self._recovery.handlers[Recovered](effect)
+        return waits
 
     def _covered(self, progress: TailProgress) -> Coverage:
         """Return the coverage of a record that recovery found. Raises `LogLost` if the WAL has a gap behind it."""

@@ -1,0 +1,103 @@
+"""Topics that are left out of reads until the cluster calls them available, however many they are.
+
+1. The cluster is asked about a few hundred of them at a time, in turn, and only for a fifth of the time.
+2. Rows of topics whose grace is over are read by sweeps: a few hundred at a time, between other rows.
+3. While too many topics are held to name them in each read, reads are confined to topics that were available lately.
+"""
+
+from collections.abc import Generator, Iterable
+from itertools import islice
+from typing import Any
+
+from thresher.delivery.effects import Confine, Effect, Lift, Survey, Sweep, Unhold
+from thresher.delivery.waiting.topic_states import TopicStates
+from thresher.kafka.topic_status import Surveyed
+
+# How many held topics the cluster is asked about at once, and the pause: at least, and as a multiple of the time of
+# the question.
+_LOOK_TOPICS, _LOOK_SECONDS, _PAUSES = 250, 0.2, 4.0
+# The most topics of a sweep.
+_SWEPT_TOPICS = 2_000
+# If more topics are held, only topics that were available lately are read, which are fewer; and the most of these.
+_MOST_HELD = 200
+_MOST_GOOD = 10_000
+
+
+class HeldTopics:
+    """The held topics of one attempt, with `states` that say why. For one thread; the time comes with surveys."""
+
+    def __init__(self, states: TopicStates) -> None:
+        self._states = states
+        # The next to ask about first.
+        self._held: dict[str, None] = {}
+        # Topics that sweeps may be reading.
+        self._sweeping: frozenset[str] = frozenset()
+        # Topics that were available; and how many of them there were when reads were confined to them.
+        self._good: dict[str, None] = {}
+        self._confined = 0
+        self._next_look = 0.0
+
+    def hold(self, topics: Iterable[str]) -> None:
+        """Note that these topics are left out of reads."""
+        self._held.update(dict.fromkeys(topics))
+
+    def available(self, topics: Iterable[str]) -> None:
+        """Note that these topics are available."""
+        self._good.update(dict.fromkeys(topics))
+
+    def tend(self) -> Generator[Effect, Any, None]:
+        """Ask about held topics: those that are available now are read again, others set aside when due."""
+        now = (yield Survey(frozenset())).now
+        if now < self._next_look:
+            return
+        overdue = self._overdue(now)
+        if overdue or self._sweeping:
+            swept: frozenset[str] = yield Sweep(overdue)
+            self._sweeping = overdue - swept
+            self._unhold(swept)
+            for topic in swept:
+                yield Lift(topic)
+        for topic in self._states.forget_unseen(now, self._held.keys()):
+            yield Lift(topic)
+        held = self._next()
+        if held:
+            answer: Surveyed = yield Survey(frozenset(held))
+            found = self._states.surveyed(answer.topics, answer.now)
+            free = answer.topics.keys() & set(held) - found.topics.keys()
+            if free:
+                self._unhold(free)
+                self.available(free)
+                yield Unhold(frozenset(free))
+            for topic in found.lifted:
+                yield Lift(topic)
+        yield from self._confine()
+        then = (yield Survey(frozenset())).now
+        self._next_look = then + max(_LOOK_SECONDS, _PAUSES * (then - now))
+
+    def _overdue(self, now: float) -> frozenset[str]:
+        """Return held topics whose rows are to be set aside."""
+        over = (topic for topic in self._held if self._states.overdue(topic, now))
+        return frozenset(islice(over, _SWEPT_TOPICS))
+
+    def _next(self) -> list[str]:
+        """Return the held topics whose turn it is to be asked about."""
+        turn = list(islice(self._held, _LOOK_TOPICS))
+        for topic in turn:
+            del self._held[topic]
+        self._held.update(dict.fromkeys(turn))
+        return turn
+
+    def _unhold(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._held.pop(topic, None)
+
+    def _confine(self) -> Generator[Effect, Any, None]:
+        held = len(self._held)
+        if held > _MOST_HELD and len(self._good) > self._confined:
+            self._confined = len(self._good)
+            yield Confine(frozenset(self._good))
+        elif self._confined and held < _MOST_HELD // 2:
+            self._confined = 0
+            yield Confine(None)
+        while len(self._good) > _MOST_GOOD:
+            del self._good[next(iter(self._good))]
