@@ -65,3 +65,23 @@ def test_dead_rows_are_logged_with_the_command_for_them(
     assert (
         record.getMessage() == f"rows set aside: 2, the first is 7: too large; '{command}' on its database shows them"
     )
+
+
+def test_dead_rows_by_the_thousand_are_ten_lines_a_minute_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    told = HeldTopics("orders", monotonic=lambda: now)
+    for number in range(1_000):
+        told.observe(0, "dead", {"rows": 2, "first": number, "why": f"t{number} does not exist"})
+    assert len(caplog.records) == 10
+    now = 61.0
+    told.observe(0, "lifted", {"topics": ["t"], "of": 0})
+    told.observe(0, "dead", {"rows": 1, "first": 7, "why": "too large"})
+    last = [record.getMessage().split(";")[0] for record in caplog.records[10:]]
+    assert last == ["rows set aside: 1980 more since the last line", "rows set aside: 1, the first is 7: too large"]
+
+
+def test_rejections_for_any_number_of_topics_are_remembered_in_bounded_memory() -> None:
+    told = HeldTopics("orders")
+    for number in range(3_000):
+        told.observe(0, "rejected", {"topics": [f"t{number}"], "records": 8, "why": "too large"})
+    assert len(told._said) == 1_000

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 Number = int | float
+# The gauge of a shard: for how many whole seconds it has taken work and finished none.
+STANDING = "standing_seconds"
 
 
 class CountSink(Protocol):

@@ -21,7 +21,7 @@ from thresher.core.errors import Superseded, ThresherError, Trouble
 from thresher.service.abandonable_call import CallAbandoned, answer_of
 from thresher.service.events.event import REFRESHED, Event, LeaderRefreshed
 from thresher.service.health import Role, ShardHealth
-from thresher.service.metrics import shard_health
+from thresher.service.metrics import shard_health, standing
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
 from thresher.service.take_over import TakeOver
@@ -93,9 +93,9 @@ class Leading:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Things that wait, such as topics and shards without a slot of Spark, and why."""
+        """Things that wait: topics, and shards without a slot of Spark or whose rows stand; and why."""
         snapshot = self.snapshot()
-        waiting = {} if snapshot is None else snapshot.without_slot
+        waiting = {} if snapshot is None else {**standing(snapshot.shards), **snapshot.without_slot}
         held = {} if self._term is None else self._term.alarms
         return {**held, **{f"shard {shard}": needed for shard, needed in waiting.items()}}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from thresher import __version__
 from thresher.core.topic_name import is_topic
-from thresher.observe.figure_sink import Number, summed
+from thresher.observe.figure_sink import STANDING, Number, summed
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.service.health import Role, ShardHealth
 from thresher.service.report import ServiceSnapshot
@@ -17,6 +17,8 @@ from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.driver.supervision import Phase
 
 _FENCES = ("term", "broker", "election")
+# Longer than any time-out after which a shard goes on without what does not answer.
+_STANDING_SECONDS = 30.0
 # Kinds of errors that every service may have.
 _ERROR_KINDS = ("superseded", "unexpected")
 
@@ -30,6 +32,16 @@ def family(label: str, kind: MetricKind, name: str, help_: str, *labels: str) ->
 def working(shard: ShardSnapshot, wording: Wording) -> bool:
     """Whether a shard has recovered and processes rows."""
     return shard.state is Phase.RUNNING and bool(shard.gauges.get(wording.doing))
+
+
+def standing(shards: Sequence[ShardSnapshot]) -> dict[int, str]:
+    """Return the shards that take rows and have brought none to a fate for long, each with what it does."""
+    seconds = {each.shard: each.gauges.get(STANDING, 0) for each in shards if each.state is Phase.RUNNING}
+    return {
+        shard: f"it has taken rows for {stood:.0f} s, and has neither sent nor set aside one of them"
+        for shard, stood in seconds.items()
+        if stood >= _STANDING_SECONDS
+    }
 
 
 def shard_health(shard: ShardSnapshot, wording: Wording) -> ShardHealth:

@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from thresher.core.errors import PipelineProblem, ThresherError, Trouble, kind_of
 from thresher.service.events.event import Event, StepHangs
 from thresher.service.hanging_steps import HangingStep, LoggedSteps, StepKey, hanging_steps_of
+from thresher.service.metrics import standing
 from thresher.service.process_counts import ProcessCounts
 from thresher.service.servers.reach import Reach
 from thresher.service.workload import PeriodicCheck, Term, Workload
@@ -32,6 +33,8 @@ WATCH_SECONDS = 1.0
 _END_SECONDS = 5.0
 # The kind of trouble of a leader with a shard that Spark does not run.
 NO_SLOT = "no_spark_slot"
+# The kind of trouble of a leader with a shard that takes rows and sends none.
+STANDS = "rows_stand"
 
 
 class Watching:
@@ -83,11 +86,14 @@ class Watching:
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """Kind and text of the `Trouble` of a check, or of a shard without a slot, or of the longest hanging step."""
+        """Kind and text of a check's `Trouble`, or of a shard without a slot, with a hanging step, or that stands."""
         met = next(iter(self._troubles.copy().values()), None)
         for shard, needed in self._engine.snapshot().without_slot.items():
             met = met or (NO_SLOT, f"shard {shard}: {needed}")
-        return met or next((("step_hangs", str(step)) for step in self.hanging_steps), None)
+        met = met or next((("step_hangs", str(step)) for step in self.hanging_steps), None)
+        for shard, stands in standing(self._engine.snapshot().shards).items():
+            met = met or (STANDS, f"shard {shard}: {stands}")
+        return met
 
     @property
     def hanging_steps(self) -> tuple[HangingStep, ...]:

@@ -1,6 +1,7 @@
 """Collects the topics whose rows wait from the events of the shards, and logs what the shards report about rows.
 
-A shard names at most 50 topics, and counts the rest.
+A shard names at most 50 topics, and counts the rest. The log has a bounded number of lines a minute: about rejections
+one for each topic, about rows set aside ten; further ones are counted.
 
 For one term. A shard that starts over holds no topics, so its earlier ones are dropped: no event would lift them.
 """
@@ -14,6 +15,10 @@ logger = logging.getLogger(__name__)
 
 # The log repeats a message about a topic at most this often.
 _REPEAT_SECONDS = 60.0
+# The most topics that are remembered for that.
+_MOST_SAID = 1_000
+# So many transactions with dead rows are logged in a minute; rows of others are counted.
+_MOST_DEAD = 10
 
 
 class HeldTopics:
@@ -25,6 +30,8 @@ class HeldTopics:
         self._relay, self._hint, self._monotonic = relay, hint, monotonic
         # By topic: when the next message may be logged, and how many were left out since the last one.
         self._said: dict[str, tuple[float, int]] = {}
+        # When the minute of dead rows ends, how many lines it has had, and how many rows were left out of them.
+        self._dead = (0.0, 0, 0)
         # By shard: topics, and why their rows wait. Replaced as a whole, for readers in other threads.
         self._held: dict[int, dict[str, str]] = {}
         # By shard: how many topics wait, named or not.
@@ -41,6 +48,7 @@ class HeldTopics:
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Handle an event of a shard."""
         told = {"relay": self._relay, "shard": shard, **fields}
+        self._tell_left_out()
         match event:
             case "held":
                 before = self.alarms
@@ -79,14 +87,7 @@ class HeldTopics:
             case "in doubt":
                 self._say("", f"shard {shard} recovers: {fields['why']}", told)
             case "dead":
-                logger.warning(
-                    "rows set aside: %d, the first is %d: %s; '%s' on its database shows them",
-                    fields["rows"],
-                    fields["first"],
-                    fields["why"],
-                    self._hint,
-                    extra=told,
-                )
+                self._tell_dead(fields, told)
             case "gone":
                 logger.warning(
                     "rows that were sent were gone before they were settled: %d; does another program delete rows?",
@@ -105,6 +106,30 @@ class HeldTopics:
             case _:
                 logger.debug("shard %d: %s", shard, event)
 
+    def _tell_dead(self, fields: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        until, lines, rows = self._dead
+        if lines >= _MOST_DEAD:
+            self._dead = (until, lines, rows + fields["rows"])
+            return
+        self._dead = (until if lines else self._monotonic() + _REPEAT_SECONDS, lines + 1, 0)
+        logger.warning(
+            "rows set aside: %d, the first is %d: %s; '%s' on its database shows them",
+            fields["rows"],
+            fields["first"],
+            fields["why"],
+            self._hint,
+            extra=told,
+        )
+
+    def _tell_left_out(self) -> None:
+        """Log how many dead rows were left out of the log, once their minute is over."""
+        until, lines, rows = self._dead
+        if lines and self._monotonic() >= until:
+            self._dead = (0.0, 0, 0)
+            if rows:
+                text = "rows set aside: %d more since the last line; '%s' on its database shows them"
+                logger.warning(text, rows, self._hint, extra={"relay": self._relay, "rows": rows})
+
     def _say(self, about: str, text: str, told: Mapping[str, Any]) -> None:
         """Log a message, at most once a minute per topic: finding a poison row alone takes many rejections."""
         now = self._monotonic()
@@ -112,5 +137,8 @@ class HeldTopics:
         if now < due:
             self._said[about] = (due, unsaid + 1)
             return
+        self._said.pop(about, None)
         self._said[about] = (now + _REPEAT_SECONDS, 0)
+        if len(self._said) > _MOST_SAID:
+            del self._said[next(iter(self._said))]
         logger.warning("%s%s", text, f" ({unsaid} more since the last time)" if unsaid else "", extra=told)

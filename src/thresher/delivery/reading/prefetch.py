@@ -93,6 +93,7 @@ class Prefetch:
             self._swept(read, request)
             return
         if read is None:
+            ahead.empty_reads += 1
             ended = self._clock()
             poll = max(self._poll, _BUSY_SECONDS) if request.in_flight else self._poll
             # The shorter of the last two reads counts: a stall of the machine makes one read slow, a slow database all.

@@ -42,6 +42,8 @@ class ReadAhead:
         self.size = BatchSize(most_rows=ahead.most_rows, most_bytes=ahead.most_bytes)
         self._changed = threading.Condition()
         self.generation = 0
+        # How many reads found no row that may be sent now. Written by the reader only.
+        self.empty_reads = 0
         # Create times in microseconds, by id.
         self._in_flight: dict[int, int] = {}
         # With a window: the bytes of each row in flight, by id, and of all together.

@@ -17,6 +17,7 @@ from thresher.delivery.progress_topic.seal import Seal
 from thresher.delivery.progress_topic.topic import progress_limit
 from thresher.delivery.reading.read_ahead import ReadAhead
 from thresher.delivery.reading.row_source import RowSource
+from thresher.delivery.shard.flow import Flow
 from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
 from thresher.delivery.shard.keeping_waits import WaitKeeper
 from thresher.delivery.shard.meter import Meter
@@ -95,13 +96,15 @@ class Attempt:
             batch_seconds=self._assignment.settings.limits.batch_seconds,
             check=self.settling.settler.check,
         )
-        handlers = {
-            **self._recovery.handlers,
-            **self.transactions.handlers,
-            **self.settling.handlers,
-            **self._waits.handlers,
-            **taking.handlers,
-        }
+        handlers = Flow(self._shard, self._ahead).watched(
+            {
+                **self._recovery.handlers,
+                **self.transactions.handlers,
+                **self.settling.handlers,
+                **self._waits.handlers,
+                **taking.handlers,
+            }
+        )
         if self._marking:
             # After these effects, rows are marked with another id: report it.
             handlers |= {each: self._then_tell_mark(handlers[each]) for each in (Recovered, DiscardReadAhead)}

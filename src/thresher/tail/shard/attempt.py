@@ -25,6 +25,7 @@ from thresher.delivery.effects import Handlers, Recovered
 from thresher.delivery.names import shard_sessions
 from thresher.delivery.progress_topic.topic import progress_limit
 from thresher.delivery.reading.read_ahead import ReadAhead, ReadAheadLimits
+from thresher.delivery.shard.flow import Flow
 from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
 from thresher.delivery.shard.keeping_waits import WaitKeeper
 from thresher.delivery.shard.meter import Meter
@@ -141,14 +142,16 @@ class TailAttempt:
             batch_seconds=self._assignment.settings.limits.batch_seconds,
             check=self._settling.settler.check,
         )
-        return {
-            **self._recovery.handlers,
-            **self._transactions.handlers,
-            **self._settling.handlers,
-            **self._waits.handlers,
-            **taking.handlers,
-            Recovered: self._recovered,
-        }
+        return Flow(self._shard, self.ahead).watched(
+            {
+                **self._recovery.handlers,
+                **self._transactions.handlers,
+                **self._settling.handlers,
+                **self._waits.handlers,
+                **taking.handlers,
+                Recovered: self._recovered,
+            }
+        )
 
     def open_source(self) -> BufferedLog:
         """Open the stream of the WAL. For the reader's thread, after recovery."""
