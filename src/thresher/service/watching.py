@@ -87,13 +87,14 @@ class Watching:
     @property
     def trouble(self) -> tuple[str, str] | None:
         """Kind and text of a check's `Trouble`, or of a shard without a slot, with a hanging step, or that stands."""
-        met = next(iter(self._troubles.copy().values()), None)
-        for shard, needed in self._engine.snapshot().without_slot.items():
-            met = met or (NO_SLOT, f"shard {shard}: {needed}")
-        met = met or next((("step_hangs", str(step)) for step in self.hanging_steps), None)
-        for shard, stands in standing(self._engine.snapshot().shards).items():
-            met = met or (STANDS, f"shard {shard}: {stands}")
-        return met
+        snapshot = self._engine.snapshot()
+        found = [
+            *self._troubles.copy().values(),
+            *((NO_SLOT, f"shard {shard}: {needed}") for shard, needed in snapshot.without_slot.items()),
+            *(("step_hangs", str(step)) for step in self.hanging_steps),
+            *((STANDS, f"shard {shard}: {stands}") for shard, stands in standing(snapshot.shards).items()),
+        ]
+        return found[0] if found else None
 
     @property
     def hanging_steps(self) -> tuple[HangingStep, ...]:
