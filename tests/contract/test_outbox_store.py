@@ -624,6 +624,15 @@ def few(reader: PendingReader, **more: Any) -> list[int]:
     return [row[0] for row in reader.few(wanted(**more))]
 
 
+def test_held_topics_of_any_name_are_left_out(place: Place, session: StoreSession, reader: PendingReader) -> None:
+    odd = ['a"b', "c\\d", "NULL", "e,f", "{}", " ", "'", "%s"]
+    for id_, topic in enumerate([*odd, "good"], 1):
+        place.write(id_, topic=topic)
+    assert few(reader, held_topics=odd) == [9]
+    assert sorted(few(reader, held_topics=odd, among=True)) == list(range(1, 9))
+    assert [row[0] for row in session.marks(RELAY, TERM).mark(wanted(held_topics=odd), MINE)] == [9]
+
+
 def test_reading_begins_on_the_known_incarnation_only(place: Place, session: StoreSession) -> None:
     session.incarnation()
     with pytest.raises(DatabaseLost, match="recovers first"):

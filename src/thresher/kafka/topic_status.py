@@ -95,6 +95,9 @@ class TopicSurvey:
         If many topics are missing, the answer lacks others that are new: ask for them later.
         """
         now = self._clock()
+        if not topics:
+            # Asked for the time alone, often, while much may be known.
+            return Surveyed(now=now, topics={})
         stale = [topic for topic in topics if fresh or self._known.get(topic, (0.0,))[0] < now]
         self._wanted.update(dict.fromkeys(topics, now))
         if stale and not fresh:

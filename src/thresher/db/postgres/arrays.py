@@ -7,7 +7,7 @@ an array costs one pass over its items. See the decision record on the writer's 
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _TEXT, _BYTEA, _BIGINT, _TIMESTAMPTZ = 25, 17, 20, 1184
 # Number of dimensions, whether there are NULLs, element type; then length and lower bound of the only dimension.
@@ -27,6 +27,13 @@ def bytea_array(items: Sequence[bytes | None]) -> bytes:
 def text_array(items: Sequence[str], codec: str) -> bytes:
     """Return a `text[]` as a client with this encoding sends it."""
     return _array(_TEXT, [item.encode(codec) for item in items])
+
+
+def text_literal(items: Collection[str]) -> str:
+    """Return a `text[]` as Postgres writes it, which takes thousands of items as fast as it can join them."""
+    if any('"' in item or "\\" in item for item in items):
+        items = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
+    return '{"' + '","'.join(items) + '"}' if items else "{}"
 
 
 def encoded_text_array(items: Sequence[bytes | None]) -> bytes:

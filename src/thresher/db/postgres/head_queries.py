@@ -4,7 +4,7 @@ from typing import Any
 
 from thresher.db.names import TableName
 from thresher.db.outbox_store import Wanted
-from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.arrays import bigint_array, text_literal
 from thresher.db.postgres.cursor import BigintArray
 from thresher.db.problem import DatabaseLost
 from thresher.db.shape import Shape
@@ -79,7 +79,7 @@ def marked_values(wanted: Wanted) -> dict[str, Any]:
         "each": wanted.rows_per_bucket,
         "bytes": wanted.batch_bytes,
         "largest": wanted.largest_bytes,
-        "held": list(wanted.held_topics),
+        "held": text_literal(wanted.held_topics),
         "among": wanted.among,
         "hot_topics": [topic for topic, _ in wanted.hot_keys],
         "hot_keys": [key for _, key in wanted.hot_keys],

@@ -17,6 +17,7 @@ from psycopg.pq.abc import PGresult
 from thresher.db.control import require_same
 from thresher.db.names import TableName
 from thresher.db.outbox_store import PendingRow, Wanted
+from thresher.db.postgres.arrays import text_literal
 from thresher.db.postgres.arrow_session import ArrowSession
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.head_queries import (
@@ -149,7 +150,7 @@ class PostgresPendingReader:
             "rows": wanted.rows,
             "each": wanted.rows_per_bucket,
             "bytes": wanted.batch_bytes,
-            "held": list(wanted.held_topics),
+            "held": text_literal(wanted.held_topics),
             "among": wanted.among,
             "largest": wanted.largest_bytes,
             "hot_topics": [topic for topic, _ in wanted.hot_keys],
