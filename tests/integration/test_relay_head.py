@@ -12,6 +12,7 @@ import pytest
 from tests.relay.reads import arrow_of, ids_of, read
 from tests.relay.relaying import Place, tables_created
 from tests.set_clock import SetClock
+from thresher.core.secrets import revealed
 from thresher.db.postgres.arrow_session import ArrowSession
 from thresher.db.postgres.sessions import incarnation
 from thresher.db.problem import DatabaseLost
@@ -38,7 +39,7 @@ def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
     """Read the pending rows of all shards, one row at a time, and return them by id."""
     rows: dict[int, dict[str, Any]] = {}
     seen: dict[int, int] = {}
-    with psycopg.connect(settings.dsn) as connection:
+    with psycopg.connect(revealed(settings.dsn)) as connection:
         since = incarnation(connection, settings.outbox).since
     for shard in range(SHARDS):
         with contextlib.closing(PendingRows(settings, "tests", buckets_of(shard, SHARDS), since)) as head:
@@ -80,7 +81,7 @@ def head(stack: Stack, dsn: str, clock: SetClock) -> Iterator[tuple[Place, Pendi
     """Yield the reader of the only shard of an outbox in our own shape, with a clock that only the test moves."""
     place = Place(stack, dsn, "none-", partitions=0)
     settings = tables_created(place.settings(shards=1, limits={"batch_bytes": BATCH_BYTES}))
-    with psycopg.connect(settings.dsn) as connection:
+    with psycopg.connect(revealed(settings.dsn)) as connection:
         since = incarnation(connection, settings.outbox).since
     with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, 1), since, clock=clock)) as head:
         yield place, head
@@ -291,7 +292,7 @@ def test_a_shard_visits_no_rows_of_other_shards(head: tuple[Place, PendingRows])
     place, _ = head
     backlog(place, 20_000, "'k' || n %% 1000")
     settings = place.settings(shards=8)
-    with psycopg.connect(settings.dsn) as connection:
+    with psycopg.connect(revealed(settings.dsn)) as connection:
         since = incarnation(connection, settings.outbox).since
     with contextlib.closing(PendingRows(settings, "tests", buckets_of(1, 8), since)) as reader:
         taken: dict[int, int] = {}

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.test_relay_head_order import KEYS, World
 from tests.relay.reads import count_fetches
 from tests.relay.relaying import Place, tables_created
+from thresher.core.secrets import revealed
 from thresher.db.postgres.sessions import incarnation
 from thresher.devstack.stack import Stack
 from thresher.relay.names import buckets_of
@@ -42,7 +43,7 @@ def place(stack: Stack, dsn: str) -> Place:
 @pytest.fixture
 def head(place: Place) -> Iterator[PendingRows]:
     settings = tables_created(place.settings(shards=1, transforms=("tests.relay.transforms:merged",)))
-    with psycopg.connect(settings.dsn) as connection:
+    with psycopg.connect(revealed(settings.dsn)) as connection:
         since = incarnation(connection, settings.outbox).since
     with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, 1), since)) as opened:
         yield opened

@@ -19,6 +19,7 @@ import pytest
 from tests.relay.reads import count_fetches, ids_of, read
 from tests.relay.relaying import Place, tables_created
 from thresher.cli.dead import replay
+from thresher.core.secrets import revealed
 from thresher.db.postgres.sessions import incarnation
 from thresher.delivery.reading.prefetch import versions
 from thresher.devstack.stack import Stack
@@ -206,7 +207,7 @@ def keys(shards: int) -> list[str]:
 def head(place: Place, shards: int) -> Iterator[PendingRows]:
     settings = tables_created(place.settings(shards=shards))
     assert set(buckets_of(0, shards)) == set(range(0, BUCKETS, shards))
-    with psycopg.connect(settings.dsn) as connection:
+    with psycopg.connect(revealed(settings.dsn)) as connection:
         since = incarnation(connection, settings.outbox).since
     with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, shards), since)) as opened:
         yield opened

@@ -7,16 +7,17 @@ from typing import Annotated, Any
 
 import pytest
 import typer
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 from typer.testing import CliRunner
 
 from thresher.cli.form_command import add_form_command
 from thresher.config.docs_table import BEGIN, END, table_of, with_table
 from thresher.config.flags import flags_of
-from thresher.config.form import Form, KafkaProperties, Properties, Rule, Texts
+from thresher.config.form import Form, KafkaProperties, Properties, Rule, Texts, kept_secret
 from thresher.config.loading import Completed, load
 from thresher.config.problem import ConfigurationInvalid
-from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, settings_of
+from thresher.config.setting import DefaultText, HoldsSecrets, Names, Required, Shorthand, settings_of
+from thresher.core.secrets import Secret
 
 
 class Colour(enum.StrEnum):
@@ -25,11 +26,18 @@ class Colour(enum.StrEnum):
     GREEN = "green"
 
 
+def _lit(address: str) -> str:
+    if address.startswith("dark"):
+        raise ValueError(f"nobody is at {address}")
+    return address.partition("/")[0] + "/***"
+
+
 class LampForm(Form):
     address: Annotated[
-        str | None,
+        Secret | None,
+        *kept_secret(_lit),
         Names(flags=("--at", "--address"), variable="AT"),
-        Secret(secrets_in=lambda text: [text.partition("/")[2]], shown=lambda text: text.partition("/")[0] + "/***"),
+        HoldsSecrets(lambda text: [text.partition("/")[2]]),
         Required("where is the lamp?"),
     ] = Field(default=None, description="Address of the lamp, as HOST/PASSWORD. It is asked once.")
     colour: Colour = Field(default=Colour.RED, description="The colour. `blue` is cold.")
@@ -43,13 +51,6 @@ class LampForm(Form):
         KafkaProperties, Shorthand(name="servers", property_name="bootstrap.servers", description="Servers, a|b.")
     ] = Field(default={}, description="Properties of the client.")
     labels: Properties = Field(default={}, description="Labels of the lamp.")
-
-    @field_validator("address")
-    @classmethod
-    def _lit(cls, address: str | None) -> str | None:
-        if address is not None and address.startswith("dark"):
-            raise ValueError(f"nobody is at {address}")
-        return address
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
@@ -77,7 +78,8 @@ def test_flags_override_environment_and_environment_overrides_file(tmp_path: Pat
     }  # fmt: skip
     done = load(LampForm, path, {"blinks": 4, "colour": None, "client": {"client.rack": "flag"}}, environment)
     form = done.form
-    assert (form.address, form.colour, form.blinks, form.rooms) == ("environment/hunter2", Colour.BLUE, 4, ("hall",))
+    assert form.address == Secret("environment/hunter2")
+    assert (form.colour, form.blinks, form.rooms) == (Colour.BLUE, 4, ("hall",))
     assert form.client == {"client.id": "environment", "client.rack": "flag", "acks": 1}
     assert form.labels == {"a": 1, "b": "2"}
     assert done.given == {"address", "colour", "blinks", "rooms", "client", "labels"}
@@ -91,10 +93,8 @@ def test_secrets_come_from_files_and_are_masked(tmp_path: Path) -> None:
         THRESHER_AT_FILE=f"{tmp_path}/address", THRESHER_CLIENT_SASL_PASSWORD_FILE=f"{tmp_path}/password",
         THRESHER_LABELS="a.secret=hunter4 url=http://me:hunter5@lamp/", THRESHER_CLIENT_CLIENT_ID_FILE=f"{tmp_path}/id",
     )  # fmt: skip
-    assert (done.form.address, done.form.client) == (
-        "lamp/hunter2",
-        {"sasl.password": "hunter3", "client.id": "hunter6"},
-    )
+    assert done.form.address == Secret("lamp/hunter2")
+    assert done.form.client == {"sasl.password": "hunter3", "client.id": "hunter6"}
     assert done.shown == {
         "address": {"file": f"{tmp_path}/address"}, "colour": "red", "blinks": 1000, "steady": False, "rooms": [],
         "client": {"client.id": {"file": f"{tmp_path}/id"}, "sasl.password": {"file": f"{tmp_path}/password"}},

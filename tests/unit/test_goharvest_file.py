@@ -9,6 +9,7 @@ from psycopg import conninfo
 
 from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
+from thresher.core.secrets import revealed
 from thresher.db.postgres.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
 from thresher.harvest.configuration import Configuration, load
@@ -103,7 +104,7 @@ def test_goharvests_secure_example_file_is_accepted_unchanged(tmp_path: Path) ->
     assert loaded.settings.kafka == secure, "security properties are passed on unchanged"
     assert loaded.election.leader_topic == "__consumer_offsets"
     # goharvest's defaults.
-    assert conninfo.conninfo_to_dict(loaded.settings.dsn)["host"] == "localhost"
+    assert conninfo.conninfo_to_dict(revealed(loaded.settings.dsn))["host"] == "localhost"
     assert loaded.settings.outbox.table == "outbox"
 
 
@@ -293,7 +294,7 @@ def test_tls_is_required_unless_a_mode_is_given(
     path.write_text(yaml.safe_dump({"harvest": {"leaderGroupID": "app", "dataSource": given}}))
     remarks: list[str] = []
     loaded = load(path, {}, environment, warn=remarks.append)
-    found = conninfo.conninfo_to_dict(loaded.settings.data_source)
+    found = conninfo.conninfo_to_dict(revealed(loaded.settings.data_source))
     assert (found.get("sslmode"), "hunter2" in str(loaded.shown)) == (mode, False)
     assert (found["host"], found.get("user")) == ("db", "relay" if "THRESHER_DS" in environment else found.get("user"))
 

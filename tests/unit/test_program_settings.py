@@ -9,6 +9,7 @@ import pytest
 
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import ThresherError
+from thresher.core.secrets import Secret, carried
 from thresher.db import TableName
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -41,7 +42,7 @@ ODD: tuple[Any, ...] = (
     len,
 )
 KINDS = {
-    "name": str, "data_source": str, "outbox": TableName, "shape": Shape, "delivery": Delivery, "kafka": Mapping,
+    "name": str, "data_source": Secret, "outbox": TableName, "shape": Shape, "delivery": Delivery, "kafka": Mapping,
     "producer": Mapping, "shards": int, "settle": Settling, "dispatch": Dispatch, "poison": Poison, "transform": tuple,
     "limits": Limits, "coordination": Coordination, "topic_locking": TopicLocking,
     "producer_factory": str | None, "archive_after_seconds": float | None, "archive_to": str,
@@ -73,7 +74,7 @@ def test_strings_are_accepted_where_their_meaning_is_clear() -> None:
         **LEAST, outbox=TableName(table="parcels", schema="shop"), shards=2, transform=("m:f",),
         delivery=Delivery.AT_LEAST_ONCE, settle=Settling.STAMP, limits=Limits(batch_rows=5), archive_after_seconds=9.0,
     )  # fmt: skip
-    assert pickle.loads(pickle.dumps(checked)) == checked  # noqa: S301 - of our own making
+    assert pickle.loads(carried(checked)) == checked  # noqa: S301 - of our own making
 
 
 def test_a_program_and_a_file_have_the_same_report() -> None:

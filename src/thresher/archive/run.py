@@ -4,7 +4,9 @@ import enum
 from dataclasses import dataclass, field
 
 from thresher.archive.target import Opening, Target
+from thresher.core.secrets import SecretText
 from thresher.db.names import TableName
+from thresher.db.postgres.dsn import kept_dsn
 
 
 class ArchivePoint(enum.StrEnum):
@@ -23,12 +25,16 @@ class ArchivePoint(enum.StrEnum):
 class ArchiveJob:
     """The job of a run: move rows whose dispatched time is older than `older_than_seconds` to the target."""
 
-    dsn: str = field(repr=False)
+    dsn: SecretText
     outbox: TableName
     target: Target
     older_than_seconds: float
     batch_rows: int = 10_000
     opening: Opening = Opening.MADE
+
+    def __post_init__(self) -> None:
+        # A frozen dataclass can set its fields in no other way.
+        object.__setattr__(self, "dsn", kept_dsn(self.dsn))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from thresher.capture.settings import CaptureSettings
 from thresher.capture.topic_form import topic_mapping, topic_problems
+from thresher.config.data_source import DataSource
 from thresher.config.form import Form, KafkaProperties, Rule
 from thresher.config.kafka_properties import KafkaSections, brokers_of, with_one_name_for_servers
 from thresher.config.loading import Completed, complete, load
 from thresher.config.report import Problem
-from thresher.config.setting import DefaultText, Names, Required, Secret, Section, Servers, Shorthand
+from thresher.config.setting import DefaultText, Required, Section, Servers, Shorthand
 from thresher.core.errors import shorten
-from thresher.db.postgres.dsn import check_dsn, databases_of, secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.form import OF_ELECTION, POLLS_IN_TIME, ServiceForm, election_keys_fit
@@ -56,13 +56,9 @@ class _OwnKeys(Form):
         description="The capture's identity, shared by all its processes. Offsets are stored under this name. Under "
         "a new name, a table that has rows is refused until 'thresher capture adopt' begins anew.",
     )
-    data_source: Annotated[
-        str | None,
-        Names(flags=("--ds", "--data-source"), variable="DS"),
-        Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
-        Servers(databases_of),
-        Required("where is the database?"),
-    ] = Field(default=None, description="Postgres connection string or URL of the primary server.")
+    data_source: DataSource = Field(
+        default=None, description="Postgres connection string or URL of the primary server."
+    )  # fmt: skip
     # `schema` is the model's own; the key is without the underscore.
     schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
         default=None, alias="schema", description="The schema of capture's own tables. The name is case-sensitive."
@@ -132,13 +128,6 @@ class _OwnKeys(Form):
         if name and _NAME.fullmatch(name) is None:
             raise ValueError(f"1 to 200 of the characters a-z A-Z 0-9 . _ - are needed, not {shorten(name)}")
         return name
-
-    @field_validator("data_source")
-    @classmethod
-    def _data_source(cls, dsn: str | None) -> str | None:
-        if dsn is not None:
-            check_dsn(dsn)
-        return dsn
 
     @field_validator("kafka")
     @classmethod

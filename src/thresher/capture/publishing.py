@@ -24,8 +24,11 @@ from psycopg import Connection
 from thresher.capture.problem import CaptureTimeout, NotPublished, PublishUnknown, RecordDead, topic_changed
 from thresher.capture.store.tables import CaptureTables, visitor
 from thresher.core.errors import InvalidInput
+from thresher.core.secrets import Secret, revealed_properties
 from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.dsn import kept_dsn
+from thresher.kafka.property import without_value
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.outbox.message import Message
 
@@ -74,10 +77,10 @@ class EntityPublisher:
         schema: str | None = None,
     ) -> None:
         try:
-            self._producer = Producer({**_DEFAULTS, **kafka, **_OURS})
+            self._producer = Producer(revealed_properties({**_DEFAULTS, **kafka, **_OURS}))
         except KafkaException as error:
-            raise InvalidInput(f"the producer's properties: {error.args[0].str()}") from error
-        self._connect = connect
+            raise InvalidInput(f"the producer's properties: {without_value(error.args[0].str())}") from None
+        self._connect: Callable[[], Connection[Any]] | Secret = kept_dsn(connect)
         self._capture = capture
         tables = CaptureTables(schema=schema)
         self._await, self._before = tables.bound("capture_await"), tables.bound("capture_offsets_topic")
@@ -219,8 +222,10 @@ class EntityPublisher:
         if self._connection is None or self._connection.closed:
             seconds = math.ceil(min(_CONNECT_SECONDS, max(1.0, deadline - time.monotonic())))
             made = (
-                psycopg.connect(self._connect, application_name=visitor(self._capture, "wait"), connect_timeout=seconds)
-                if isinstance(self._connect, str)
+                psycopg.connect(
+                    self._connect.reveal(), application_name=visitor(self._capture, "wait"), connect_timeout=seconds
+                )
+                if isinstance(self._connect, Secret)
                 else self._connect()
             )
             # Autocommit: each query sees what is committed by then, and no transaction stays open.

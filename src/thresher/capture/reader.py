@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from thresher.capture.positions import Part
 from thresher.capture.problem import topic_changed
 from thresher.capture.record import CapturedRecord, Place
+from thresher.core.secrets import revealed_properties
 from thresher.kafka.assigned_reader import problem_of
 from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import broker_problem
@@ -49,29 +50,31 @@ class TopicsReader:
         self._timings = timings or WatchTimings()
         errors: list[KafkaError] = []
         asking: dict[str, Any] = {"log_level": 2, **config, "error_cb": errors.append}
-        client = AdminClient(asking, logger=_logger)
+        client = AdminClient(revealed_properties(asking), logger=_logger)
         self._watches = {topic: PartitionWatch(topic, client, timings=self._timings, errors=errors) for topic in topics}
         # The next offset to read.
         self._positions: dict[Place, int] = {}
         # When an unreadable batch of a partition was last reported.
         self._told_at: dict[str, float] = {}
         self._consumer = Consumer(
-            {
-                **_DEFAULTS,
-                # An added partition is read only once the client's own metadata has it.
-                "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
-                **config,
-                # The client requires a group id; the group is never joined.
-                "group.id": "thresher-capture",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
-                # The client repairs connection errors itself; the watches report refusals.
-                "error_cb": lambda _: None,
-            },
+            revealed_properties(
+                {
+                    **_DEFAULTS,
+                    # An added partition is read only once the client's own metadata has it.
+                    "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
+                    **config,
+                    # The client requires a group id; the group is never joined.
+                    "group.id": "thresher-capture",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "enable.partition.eof": True,
+                    "isolation.level": "read_committed",
+                    "auto.offset.reset": "error",
+                    "allow.auto.create.topics": False,
+                    # The client repairs connection errors itself; the watches report refusals.
+                    "error_cb": lambda _: None,
+                }
+            ),
             logger=_logger,
         )
 

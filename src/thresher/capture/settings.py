@@ -6,6 +6,8 @@ from typing import Any
 
 from thresher.capture.rows.mapping import TopicMapping
 from thresher.capture.store.tables import CaptureTables
+from thresher.core.secrets import SecretText, kept_properties
+from thresher.db.postgres.dsn import kept_dsn
 from thresher.spark.policy import Policy
 
 POLICY = Policy()
@@ -16,8 +18,8 @@ class CaptureSettings:
     """One capture: its topics, and how their records are applied to one database."""
 
     name: str
-    # Connection string and properties may hold secrets.
-    dsn: str = field(repr=False)
+    # Secrets are kept as `Secret`.
+    dsn: SecretText
     kafka: Mapping[str, Any] = field(repr=False)
     consumer: Mapping[str, Any] = field(default_factory=dict, repr=False)
     mappings: tuple[TopicMapping, ...]
@@ -27,6 +29,12 @@ class CaptureSettings:
     batch_records: int = 5_000
     # 0: no limit.
     most_dead_in_a_row: int = 100
+
+    def __post_init__(self) -> None:
+        # A frozen dataclass can set its fields in no other way.
+        object.__setattr__(self, "dsn", kept_dsn(self.dsn))
+        for section in ("kafka", "consumer"):
+            object.__setattr__(self, section, kept_properties(getattr(self, section)))
 
     @property
     def tables(self) -> CaptureTables:

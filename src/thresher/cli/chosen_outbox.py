@@ -11,6 +11,7 @@ import typer
 from thresher.cli.options import is_flag, named_dsn, require_no_flag, resolve_dsn, table_name
 from thresher.cli.output import hide
 from thresher.cli.stack.choosing import with_stack
+from thresher.core.secrets import SecretText
 from thresher.db import TableName
 from thresher.outbox import Shape
 
@@ -42,7 +43,7 @@ AShape = Annotated[
 class ChosenOutbox:
     """An outbox and its database. With `in_log`, its messages are in no table: a tail reads them through the slot."""
 
-    dsn: str
+    dsn: SecretText
     table: TableName
     shape: Shape
     in_log: bool = False

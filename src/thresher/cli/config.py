@@ -13,6 +13,7 @@ import typer
 
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_line, emit_text, note
+from thresher.core.secrets import SecretText
 
 if TYPE_CHECKING:
     from thresher.config.form import Rule
@@ -158,7 +159,7 @@ def _capture(config: Path | None, remarks: list[str]) -> Checked:
     )
 
 
-def _places(dsn: str, kafka: Mapping[str, Any]) -> str:
+def _places(dsn: SecretText, kafka: Mapping[str, Any]) -> str:
     from thresher.config.kafka_properties import brokers_of  # noqa: PLC0415
     from thresher.db.postgres.dsn import shown_databases  # noqa: PLC0415
 

@@ -9,7 +9,7 @@ import typer
 from thresher.cli.output import hide, note
 from thresher.cli.stack.choosing import named_endpoints, stack_hint
 from thresher.core.errors import InvalidInput, ThresherError
-from thresher.core.secrets import Secrets, Unreadable, read_secret
+from thresher.core.secrets import Secrets, SecretText, Unreadable, read_secret, revealed
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_databases
 from thresher.db.postgres.refusal import is_access_refused
@@ -105,16 +105,16 @@ def require_no_flag(ds: str | None) -> None:
         raise InvalidInput("--ds and --stack both name the database: leave one of them out")
 
 
-def name_database(dsn: str) -> None:
+def name_database(dsn: SecretText) -> None:
     """Tell people which database a command works on."""
     note(f"database {shown_databases(dsn)}")
 
 
-def connect(dsn: str) -> psycopg.Connection[Any]:
+def connect(dsn: SecretText) -> psycopg.Connection[Any]:
     """Name the database and connect, or raise with the driver's reason, which has no password in it."""
     name_database(dsn)
     try:
-        return psycopg.connect(dsn, connect_timeout=10, application_name="thresher")
+        return psycopg.connect(revealed(dsn), connect_timeout=10, application_name="thresher")
     except psycopg.OperationalError as error:
         problem = AccessRefused if is_access_refused(error.sqlstate, str(error)) else DatabaseUnreachable
         raise problem(f"cannot connect to the database: {str(error).strip()}") from error

@@ -9,14 +9,23 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from thresher.config.refusal import NO_PROPERTIES, needs_a_number, why_refused
 from thresher.config.report import Problem, no_such_key
-from thresher.config.secret_files import SecretFiles, without_secrets
 from thresher.config.setting import Section, Setting, keys_of, settings_of
+from thresher.core.secrets import Secret, SecretText, kept_properties, revealed
 
-SINGLE_VALUE = str | int | float
+SINGLE_VALUE = str | int | float | Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +37,14 @@ class Rule:
 
 
 class Form(BaseModel):
-    """The base of every form: undeclared keys are refused, errors contain no value, and its `repr` no secret."""
+    """The base of every form: undeclared keys are refused, and errors contain no value."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, arbitrary_types_allowed=True)
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
         """Return the rules between keys."""
         return ()
-
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Yield what `repr` and `str` show of each key: nothing of a secret."""
-        values = {setting.key: getattr(self, name) for name, setting in _by_name(type(self)).items()}
-        yield from without_secrets(type(self), values, SecretFiles()).items()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -74,6 +78,24 @@ def _single_values(given: object) -> object:
     return {str(name): value for name, value in given.items()}
 
 
+def kept_secret(shown: Callable[[str], str]) -> tuple[BeforeValidator, PlainSerializer]:
+    """Return the marks of a key whose text is a `Secret`; `shown` returns the text without secrets, or refuses it."""
+
+    def kept(given: object) -> object:
+        if not isinstance(given, SecretText):
+            return given
+        content = revealed(given)
+        return Secret(content, shown=shown(content))
+
+    return BeforeValidator(kept), PlainSerializer(_shown_as_json, when_used="json")
+
+
+def _shown_as_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _shown_as_json(each) for name, each in value.items()}
+    return str(value) if isinstance(value, Secret) else value
+
+
 def lower_case(value: object) -> object:
     """Return a text in lower case, and anything else unchanged."""
     return value.lower() if isinstance(value, str) else value
@@ -85,7 +107,12 @@ def off_is_text(value: object) -> object:
 
 
 Properties = Annotated[dict[str, Any], BeforeValidator(_single_values), Section()]
-KafkaProperties = Annotated[dict[str, Any], BeforeValidator(_single_values), Section(of_kafka_client=True)]
+# Secrets are `Secret`; in the JSON of a form, as `config show` prints it, they are what they show.
+KeptSecrets = Annotated[
+    dict[str, Any], AfterValidator(kept_properties), PlainSerializer(_shown_as_json, when_used="json")
+]
+KafkaProperties = Annotated[KeptSecrets, BeforeValidator(_single_values), Section(of_kafka_client=True)]
+SparkProperties = Annotated[KeptSecrets, BeforeValidator(_single_values), Section()]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
@@ -126,5 +153,5 @@ def _missing(form: type[Form], filled: Form, unclear: Collection[str]) -> Iterat
     for name, setting in _by_name(form).items():
         if setting.required is None or setting.key in unclear:
             continue
-        if getattr(filled, name) in (None, "", (), {}):
+        if not getattr(filled, name):
             yield setting.key, f"it is missing: {setting.required.why}"

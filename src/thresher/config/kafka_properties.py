@@ -16,7 +16,8 @@ from confluent_kafka import KafkaException, Producer
 from thresher.config.form import Rule
 from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
-from thresher.kafka.property import PROPERTIES, plain
+from thresher.core.secrets import revealed, revealed_properties
+from thresher.kafka.property import PROPERTIES, plain, without_value
 
 # With the property `debug`, a client without a logger writes to standard error. This logger drops it.
 _logger = logging.getLogger(f"{__name__}.client")
@@ -65,7 +66,7 @@ class KafkaSections:
     def _name_a_broker(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
         section = self.sections[0]
         given = getattr(form, section)
-        servers = str(given.get("bootstrap.servers", ""))
+        servers = str(revealed(given.get("bootstrap.servers", "")))
         if not given:
             # The form declares whether the section itself is required.
             return
@@ -88,7 +89,7 @@ class KafkaSections:
             if name not in SERVERS and not self._is_guarded(name) and not wrong_alone(name, value)
         }
         try:
-            Producer({**self.producer(trial), "log_level": 0}, logger=_logger)
+            Producer(revealed_properties({**self.producer(trial), "log_level": 0}), logger=_logger)
         except KafkaException as error:
             why = str(error.args[0].str()).removeprefix("Failed to create producer: ")
             named = [name for name in trial if re.search(rf"(?<![\w.]){re.escape(plain(name))}(?![\w.])", why)]
@@ -114,7 +115,7 @@ def wrong_servers(servers: str) -> str:
 def brokers_of(given: Any) -> frozenset[str]:
     """Return the addresses of brokers that a section of properties, or a text, names."""
     if isinstance(given, Mapping):
-        given = ",".join(str(given[name]) for name in SERVERS if name in given)
+        given = ",".join(str(revealed(given[name])) for name in SERVERS if name in given)
     return frozenset(filter(None, (each.strip().lower() for each in str(given).split(","))))
 
 
@@ -127,8 +128,9 @@ def with_one_name_for_servers(given: dict[str, Any]) -> dict[str, Any]:
     return {"bootstrap.servers" if name in SERVERS else name: value for name, value in given.items()}
 
 
-def wrong_alone(name: str, value: Any) -> str:
+def wrong_alone(name: str, given: Any) -> str:
     """Return the problem of a property by itself; an empty text if there is none."""
+    value = revealed(given)
     if name in _FILES and value != "probe" and not Path(str(value)).exists():
         return f"there is no file {shorten(value)}"
     try:
@@ -140,8 +142,7 @@ def wrong_alone(name: str, value: Any) -> str:
             return ""
         if why.startswith("No such"):
             return no_such_key(name, PROPERTIES)
-        # librdkafka repeats values, perhaps in part, and a secret may be at the wrong place.
-        return re.sub(r'^Invalid value ".*" for', "this is no value for", why, flags=re.DOTALL)
+        return without_value(why)
     except (TypeError, ValueError) as error:
         return str(error)
     return ""

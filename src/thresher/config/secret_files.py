@@ -1,7 +1,7 @@
 """The secrets of a configuration: reads those in files, and finds those among the other values.
 
-A setting with the mark `Secret` and every property of a Kafka client may be `{file: /path}`. The content of such a file
-is a secret. So are passwords in connection strings and URLs, and properties with the name of a secret.
+A setting with the mark `HoldsSecrets` and every property of a Kafka client may be `{file: /path}`. The content of such
+a file is a secret. So are passwords in connection strings and URLs, and properties with the name of a secret.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,16 @@ from pydantic import BaseModel
 
 from thresher.config.report import Problem
 from thresher.config.setting import sections_of, settings_of
-from thresher.core.secrets import Secrets, Unreadable, is_secret, read_secret, secrets_in_url, shown_property
+from thresher.core.secrets import (
+    Secret,
+    Secrets,
+    Unreadable,
+    is_secret,
+    read_secret,
+    revealed,
+    secrets_in_url,
+    shown_property,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +33,7 @@ class SecretFiles:
     problems: list[Problem] = field(default_factory=list)
 
     def content(self, key: str, value: Any) -> Any:
-        """Return the content of the file that a value names, or the value itself if it names no file."""
+        """Return the content of the file that a value names, as a `Secret`, or the value itself if it names no file."""
         if not isinstance(value, Mapping) or set(value) != {"file"}:
             return value
         self.paths[key] = value["file"]
@@ -34,7 +43,7 @@ class SecretFiles:
             self.problems.append((key, str(error)))
             return ""
         self.contents.append(text)
-        return text
+        return Secret(text)
 
 
 def read_files(form: type[BaseModel], given: dict[str, Any]) -> SecretFiles:
@@ -55,12 +64,16 @@ def secrets_of(form: type[BaseModel], given: Mapping[str, Any], files: SecretFil
     for setting in settings_of(form):
         value = given.get(setting.key)
         if setting.secret is not None and value is not None:
-            found += setting.secret.secrets_in(str(value))
+            found += setting.secret.secrets_in(_text(value))
         elif setting.section is not None and isinstance(value, Mapping):
             for name, each in value.items():
-                found += [str(each)] if is_secret(str(name)) else []
-                found += secrets_in_url(str(each))
+                found += [_text(each)] if is_secret(str(name)) else []
+                found += secrets_in_url(_text(each))
     return Secrets(found)
+
+
+def _text(value: Any) -> str:
+    return revealed(value) if isinstance(value, Secret) else str(value)
 
 
 def without_secrets(form: type[BaseModel], shown: Mapping[str, Any], files: SecretFiles) -> dict[str, Any]:
@@ -70,8 +83,6 @@ def without_secrets(form: type[BaseModel], shown: Mapping[str, Any], files: Secr
         key = setting.key
         if key in files.paths:
             result[key] = {"file": files.paths[key]}
-        elif setting.secret is not None and result.get(key) is not None:
-            result[key] = setting.secret.shown(result[key])
     for key in sections_of(form):
         result[key] = {name: _shown(f"{key}.{name}", name, value, files) for name, value in result[key].items()}
     return result

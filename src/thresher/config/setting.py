@@ -40,12 +40,11 @@ class Required:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Secret:
-    """Mark: a text that may be in a file. `secrets_in` finds the secrets in it, `shown` returns it without them."""
+@dataclass(frozen=True, slots=True)
+class HoldsSecrets:
+    """Mark of a `Secret`: it may be in a file, and `secrets_in` finds the parts of its content to mask in texts."""
 
     secrets_in: Callable[[str], Iterable[str]]
-    shown: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class Setting:
     variables: tuple[str, ...]
     flags: tuple[str, ...]
     required: Required | None
-    secret: Secret | None
+    secret: HoldsSecrets | None
     servers: Servers | None
     section: Section | None
     shorthands: tuple[Shorthand, ...]
@@ -155,7 +154,7 @@ def _setting(key: str, info: Any) -> Setting:
         variables=(*own_variable, key.upper().replace("-", "_")),
         flags=names.flags or (f"--{key.replace('_', '-')}",),
         required=_mark(info, Required),
-        secret=_mark(info, Secret),
+        secret=_mark(info, HoldsSecrets),
         servers=_mark(info, Servers),
         section=section,
         shorthands=tuple(mark for mark in info.metadata if isinstance(mark, Shorthand)),

@@ -6,10 +6,11 @@ next leader can take.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from thresher.core.secrets import SecretText
 from thresher.db.problem import DatabaseLost
 
 # The mode of an outbox that a tail reads from the WAL: no relay may poll its table.
@@ -29,7 +30,7 @@ class ControlRow:
     progress_topic_id: str | None
     term_time: datetime
     # Seals the pipeline's progress records. The database draws it when the row is inserted; it never changes.
-    secret: str = field(repr=False)
+    secret: SecretText
     # Topic-lock relays only: the incarnation of the database on which all progress was settled.
     settled_on: str | None = None
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from thresher.core.secrets import SecretText
 from thresher.election.leadership import Leadership
 from thresher.election.neli import Neli
 from thresher.election.problem import ElectionMisused
@@ -16,7 +17,7 @@ def competitor(
     *,
     name: str,
     kafka: Mapping[str, Any],
-    dsn: str | None = None,
+    dsn: SecretText | None = None,
     schema: str | None = None,
     beside: str | None = None,
     logger: logging.Logger | None = None,

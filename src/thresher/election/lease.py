@@ -24,10 +24,12 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import conninfo, errors
 
+from thresher.core.secrets import SecretText, revealed
 from thresher.db import TableName, statement
 from thresher.db.names import quoted_name
 from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.dsn import kept_dsn
 from thresher.db.postgres.own_tables.lock_rows import create_missing
 from thresher.db.postgres.refusal import is_access_refused, is_refused, no_such_table, remedy
 from thresher.db.postgres.rights.ddl import literal, policy_ddl
@@ -93,7 +95,7 @@ class Lease(Competitor):
     def __init__(
         self,
         *,
-        dsn: str,
+        dsn: SecretText,
         name: str,
         schema: str | None = None,
         beside: str | None = None,
@@ -105,7 +107,7 @@ class Lease(Competitor):
     ) -> None:
         """`connect` opens the connection to the row; by default, one to `dsn`."""
         super().__init__("lease", clock, _LEAVE_SECONDS, logger or _logger)
-        self._dsn, self._name = dsn, name
+        self._dsn, self._name = kept_dsn(dsn), name
         self._schema, self._beside = schema, beside
         self._seconds = seconds
         self._connect = connect or self._open
@@ -258,7 +260,7 @@ class LeaseConnection:
     """The lease's row, over a connection that is closed if a statement is not answered in time."""
 
     def __init__(
-        self, dsn: str, schema: str | None, beside: str | None, name: str, seconds: float, session: str
+        self, dsn: SecretText, schema: str | None, beside: str | None, name: str, seconds: float, session: str
     ) -> None:
         self._name, self._seconds = name, seconds
         self._connection = psycopg.connect(_session(dsn, session, seconds), autocommit=True, prepare_threshold=0)
@@ -342,9 +344,10 @@ class LeaseConnection:
             timer.cancel()
 
 
-def _session(dsn: str, session: str, seconds: float) -> str:
+def _session(dsn: SecretText, session: str, seconds: float) -> str:
     milliseconds = max(100, int(seconds * 1000))
-    given = conninfo.conninfo_to_dict(dsn)
+    content = revealed(dsn)
+    given = conninfo.conninfo_to_dict(content)
     options = (
         f"{given.get('options') or ''} -c statement_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO "
         "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
@@ -353,4 +356,4 @@ def _session(dsn: str, session: str, seconds: float) -> str:
     ).strip()
     network = {"connect_timeout": "2", "keepalives_idle": "2", "tcp_user_timeout": str(milliseconds)}
     network = {key: value for key, value in network.items() if key not in given}
-    return conninfo.make_conninfo(dsn, application_name=session, options=options, **network)
+    return conninfo.make_conninfo(content, application_name=session, options=options, **network)

@@ -30,6 +30,7 @@ from typing import Any
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from thresher.core.errors import ThresherError
+from thresher.core.secrets import revealed_properties
 from thresher.election.candidacy import Candidacy, Competitor
 from thresher.election.leader_heartbeats import LeaderHeartbeats
 from thresher.election.membership import Membership
@@ -233,7 +234,7 @@ class Member:
         }  # fmt: skip
         properties = {**consumer_properties(kafka, group, settings), **callbacks}
         make = settings.consumer_factory or partial(Consumer, logger=_client_logger)
-        self._consumer: Consumer = make(properties)
+        self._consumer: Consumer = make(revealed_properties(properties))
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def close(self) -> None:
@@ -326,7 +327,7 @@ class Member:
         if self._heartbeats.recorded:
             if self._producer is None:
                 properties = {**producer_properties(self._kafka, self._settings), "error_cb": self._errors.append}
-                self._producer = Producer(properties, logger=_client_logger)
+                self._producer = Producer(revealed_properties(properties), logger=_client_logger)
             with contextlib.suppress(KafkaException, BufferError):
                 self._producer.produce(self._topic, beat, key, 0, on_delivery=self._on_delivery)
             self._producer.poll(0)

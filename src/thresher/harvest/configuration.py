@@ -18,6 +18,7 @@ from thresher.config.kafka_properties import SERVERS
 from thresher.config.loading import Completed, complete, lay_over
 from thresher.config.log_level import LogLevel
 from thresher.core.secrets import Secrets
+from thresher.db.postgres.dsn import kept_dsn
 from thresher.db.postgres.lib_pq import with_tls
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.form import KEYS, RelayForm
@@ -111,7 +112,7 @@ def load(
     )
     if demands_tls and given.get("data_source") is translated.keys.get("data_source") and completed.form.data_source:
         # Also if a file holds it, whose content is known only now.
-        dsn = with_tls(completed.form.data_source)
+        dsn = kept_dsn(with_tls(completed.form.data_source.reveal()))
         completed = replace(completed, form=completed.form.model_copy(update={"data_source": dsn}))
     for remark in [*translated.remarks, *variables.remarks, *_without_effect(completed, translated)]:
         warn(completed.secrets.mask(remark))

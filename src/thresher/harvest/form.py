@@ -10,14 +10,14 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from thresher.archive.target import MOST_SECONDS, TABLE, target_of
+from thresher.config.data_source import DataSource
 from thresher.config.form import Form, KafkaProperties, Properties, Rule, Texts
 from thresher.config.function_paths import FunctionPaths
 from thresher.config.kafka_properties import KafkaSections, brokers_of, with_one_name_for_servers
-from thresher.config.setting import DefaultText, Names, Required, Secret, Servers, Shorthand, keys_of
+from thresher.config.setting import DefaultText, Required, Servers, Shorthand, keys_of
 from thresher.core.errors import shorten
 from thresher.core.topic_name import is_topic
 from thresher.db import TableName
-from thresher.db.postgres.dsn import check_dsn, databases_of, secrets_of_dsn, shown_dsn
 from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -56,13 +56,9 @@ class _OwnKeys(Form):
         description="The relay's identity, shared by all its processes. Each outbox needs its own name. The name is "
         "the prefix of the transactional ids and of the topic `<name>.progress`.",
     )
-    data_source: Annotated[
-        str | None,
-        Names(flags=("--ds", "--data-source"), variable="DS"),
-        Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
-        Servers(databases_of),
-        Required("where is the database?"),
-    ] = Field(default=None, description="Postgres connection string or URL of the primary server.")
+    data_source: DataSource = Field(
+        default=None, description="Postgres connection string or URL of the primary server."
+    )  # fmt: skip
     outbox: str = Field(
         default="outbox", description="The outbox table, without its schema. The name is case-sensitive."
     )
@@ -264,13 +260,6 @@ class _OwnKeys(Form):
     def _archive_to(cls, place: str) -> str:
         target_of(place)
         return place
-
-    @field_validator("data_source")
-    @classmethod
-    def _data_source(cls, dsn: str | None) -> str | None:
-        if dsn is not None:
-            check_dsn(dsn)
-        return dsn
 
     @field_validator("kafka")
     @classmethod

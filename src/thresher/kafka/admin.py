@@ -10,6 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from thresher.core.secrets import revealed, revealed_properties
+
 # The errors that a call raises include the client's connection errors. The client's own log lines are for debugging.
 _logger = logging.getLogger(f"{__name__}.client")
 _QUIET = {"log_level": 2}
@@ -91,12 +93,12 @@ class Admin:
             "allow.auto.create.topics": False,
             "error_cb": self._errors.append,
         }
-        self.client = AdminClient(properties, logger=_logger)
+        self.client = AdminClient(revealed_properties(properties), logger=_logger)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Admin":
         """Return the administration of the cluster that a client's properties name."""
-        return cls(str(config.get("bootstrap.servers", "")), config)
+        return cls(str(revealed(config.get("bootstrap.servers", ""))), config)
 
     def require_answer(self) -> None:
         """Require that the cluster answers, and that a broker is up. Raises `KafkaException` with the client's error.

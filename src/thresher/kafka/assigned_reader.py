@@ -34,6 +34,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from thresher.core.errors import ThresherError
+from thresher.core.secrets import revealed_properties
 from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.kafka.record_headers import headers_of
@@ -131,24 +132,26 @@ class AssignedReader:
         self._properties = {**config, "isolation.level": isolation}
         errors: list[KafkaError] = []
         asking: dict[str, Any] = {"log_level": 2, **config, "error_cb": errors.append}
-        client = AdminClient(asking, logger=_logger)
+        client = AdminClient(revealed_properties(asking), logger=_logger)
         self._watch = PartitionWatch(topic, client, timings=self._timings, errors=errors, monotonic=monotonic)
         self._consumer = Consumer(
-            {
-                **_DEFAULTS,
-                # A partition that was added is read once the client's own metadata has it too.
-                "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
-                **config,
-                "group.id": f"{topic}.reader",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "isolation.level": isolation,
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
-                # Connection errors, from which the client recovers. The watch reports refusals.
-                "error_cb": _ignore,
-            },
+            revealed_properties(
+                {
+                    **_DEFAULTS,
+                    # A partition that was added is read once the client's own metadata has it too.
+                    "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
+                    **config,
+                    "group.id": f"{topic}.reader",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "enable.partition.eof": True,
+                    "isolation.level": isolation,
+                    "auto.offset.reset": "error",
+                    "allow.auto.create.topics": False,
+                    # Connection errors, from which the client recovers. The watch reports refusals.
+                    "error_cb": _ignore,
+                }
+            ),
             logger=_logger,
         )
 

@@ -28,6 +28,7 @@ from confluent_kafka import (
 )
 
 from thresher.core.errors import ThresherError
+from thresher.core.secrets import revealed_properties
 from thresher.kafka.problem import BrokerLost, BrokerRefused
 from thresher.kafka.record_headers import RecordHeaders, headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
@@ -129,16 +130,18 @@ class CommittedTail:
         self.first = self.end = 0
         self._properties = {**config, "isolation.level": "read_committed", **_SMALL_FETCHES}
         self._consumer = Consumer(
-            {
-                "log_level": 2,
-                **self._properties,
-                "group.id": f"{topic}.recovery",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
-                "fetch.wait.max.ms": 10,
-            },
+            revealed_properties(
+                {
+                    "log_level": 2,
+                    **self._properties,
+                    "group.id": f"{topic}.recovery",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "error",
+                    "allow.auto.create.topics": False,
+                    "fetch.wait.max.ms": 10,
+                }
+            ),
             logger=_logger,
         )
 

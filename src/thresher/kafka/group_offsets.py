@@ -12,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from thresher.core.secrets import revealed_properties
 from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.kafka.refusal import Refusal, refusal_of
 
@@ -91,13 +92,15 @@ def group_metadata(config: Mapping[str, Any], group: str) -> object:
 def no_member(config: Mapping[str, Any], group: str) -> Iterator[Consumer]:
     """Create a consumer that knows a group and does not join it. `read_committed` makes it wait for transactions."""
     client = Consumer(
-        {
-            "log_level": 0,
-            **config,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
+        revealed_properties(
+            {
+                "log_level": 0,
+                **config,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
     )
     try:
         yield client

@@ -17,6 +17,14 @@ def plain(name: str) -> str:
     return bare if bare != name and name not in PROPERTIES else name
 
 
+def without_value(why: str) -> str:
+    """Return librdkafka's reason for a refusal without the value that it repeats, perhaps in part.
+
+    A secret may be at the wrong place.
+    """
+    return re.sub(r'Invalid value ".*" for', "this is no value for", why, flags=re.DOTALL)
+
+
 def in_environment(variable: str) -> str | None:
     """Return the property that an environment variable names, such as sasl.password for SASL_PASSWORD; else None."""
     return _BY_PLAIN_NAME.get(variable.lower().replace("_", "."))

@@ -27,6 +27,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from thresher.core.secrets import revealed_properties
 from thresher.kafka.group_offsets import GroupOffset
 from thresher.kafka.producer_problem import (
     CommitUnknown,
@@ -125,6 +126,7 @@ class TransactionalProducer:
 
         callbacks = {"on_delivery": on_delivery, "error_cb": self._errors.append}
         asked = {**properties(transactional_id, config, self._timeouts), **callbacks, "logger": _logger}
+        asked = revealed_properties(asked)
         self._producer: Any = Producer(asked) if make is None else make(asked)
 
     def init(self, topic: str) -> None:

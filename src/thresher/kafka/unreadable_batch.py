@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from thresher.core.secrets import revealed_properties
 from thresher.kafka.problem import BrokerLost, broker_problem
 
 _logger = logging.getLogger(f"{__name__}.client")
@@ -66,16 +67,18 @@ def unreadable_at(topic: str, partition: int, offset: int, properties: Mapping[s
     """
     what = f"{topic}/{partition} cannot be read at offset {offset}"
     consumer = Consumer(
-        {
-            "log_level": 2,
-            **properties,
-            "group.id": f"{topic}.reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "allow.auto.create.topics": False,
-            "fetch.error.backoff.ms": 50,
-        },
+        revealed_properties(
+            {
+                "log_level": 2,
+                **properties,
+                "group.id": f"{topic}.reader",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                "fetch.error.backoff.ms": 50,
+            }
+        ),
         logger=_logger,
     )
 

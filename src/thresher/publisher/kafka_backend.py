@@ -21,6 +21,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from thresher.core.errors import InvalidInput, ThresherError, shorten
 from thresher.core.fork_safe_lock import ForkSafeLock
+from thresher.core.secrets import kept_properties, revealed_properties
+from thresher.kafka.property import without_value
 from thresher.kafka.refusal import is_refusal
 from thresher.outbox.admission import InvalidMessage
 from thresher.outbox.message import Message
@@ -81,7 +83,7 @@ class KafkaBackend:
     """Sends by one producer, which is created at the first message. Safe from any thread."""
 
     def __init__(self, properties: Mapping[str, Any], *, waits: bool) -> None:
-        self._properties = {**_DEFAULTS, **properties, **_OURS}
+        self._properties = kept_properties({**_DEFAULTS, **properties, **_OURS})
         self._waits = waits
         self._lock = ForkSafeLock()
         # Belongs to the process `_pid`: in a forked child the client's threads are missing.
@@ -156,9 +158,9 @@ class KafkaBackend:
 
     def _new(self) -> Producer:
         try:
-            return Producer(self._properties, logger=_client)
+            return Producer(revealed_properties(self._properties), logger=_client)
         except KafkaException as error:
-            raise InvalidInput(f"the producer's properties: {error.args[0].str()}") from error
+            raise InvalidInput(f"the producer's properties: {without_value(error.args[0].str())}") from None
 
     def _produce(self, producer: Producer, message: Message, answered: Callable[..., None]) -> None:
         headers = list(message.headers.items() if isinstance(message.headers, Mapping) else message.headers)

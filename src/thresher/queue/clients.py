@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, Producer
 
+from thresher.core.secrets import revealed_properties
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 
@@ -37,11 +38,11 @@ class KafkaClients:
 
     def producer(self, properties: Mapping[str, Any]) -> Producer:
         """Return a producer."""
-        return Producer(dict(properties), logger=_logger)
+        return Producer(revealed_properties(properties), logger=_logger)
 
     def consumer(self, properties: Mapping[str, Any]) -> Consumer:
         """Return a consumer."""
-        return Consumer(dict(properties), logger=_logger)
+        return Consumer(revealed_properties(properties), logger=_logger)
 
     def transactional(
         self, transactional_id: str, properties: Mapping[str, Any], timeouts: TransactionTimeouts

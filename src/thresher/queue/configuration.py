@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
-from thresher.config.form import Form, KafkaProperties, Properties, Rule
+from thresher.config.form import Form, KafkaProperties, KeptSecrets, Properties, Rule
 from thresher.config.kafka_properties import KafkaSections, brokers_of, wrong_servers
 from thresher.config.loading import Completed, complete, load
 from thresher.config.report import Problem
@@ -89,7 +89,7 @@ class QueueConfig(Form):
         alias="consumer-max-messages-per-commit",
         description="The number of skipped records of other queues after which offsets are committed.",
     )
-    redelivery_tracker: Annotated[dict[str, Any], BeforeValidator(_mapping), Section(), DefaultText("none")] = Field(
+    redelivery_tracker: Annotated[KeptSecrets, BeforeValidator(_mapping), Section(), DefaultText("none")] = Field(
         default={},
         alias="redelivery-tracker",
         description="The tracker's own keys. Only 'thresher queue track' reads and checks them: see "
@@ -147,7 +147,6 @@ class QueueConfig(Form):
         alias="send-timeout",
         description="Milliseconds after which an unanswered send fails. The message may or may not be in the queue.",
     )
-    # Not in the repr, because properties may hold secrets.
     kafka: KafkaProperties = Field(
         default={},
         repr=False,

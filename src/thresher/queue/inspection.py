@@ -21,6 +21,7 @@ from urllib.parse import unquote_to_bytes
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from thresher.core.secrets import revealed_properties
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.group_offsets import GroupOffset, group_offsets
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
@@ -354,7 +355,7 @@ def _reader(config: QueueConfig) -> Consumer:
         "auto.offset.reset": "earliest",
         "allow.auto.create.topics": False,
     }
-    return Consumer(properties, logger=_logger)
+    return Consumer(revealed_properties(properties), logger=_logger)
 
 
 def _records(reader: Consumer, place: TopicPartition, end: int) -> Iterator[Message]:

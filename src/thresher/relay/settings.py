@@ -8,9 +8,11 @@ from typing import Any
 
 from thresher.config.problem import ConfigurationInvalid
 from thresher.config.report import as_text, no_such_key
+from thresher.core.secrets import SecretText, kept_properties
 from thresher.db import TableName
 from thresher.db.names import InvalidName
 from thresher.db.outbox_store import Settling
+from thresher.db.postgres.dsn import kept_dsn
 from thresher.db.shape import Shape
 from thresher.delivery.rules import Poison
 from thresher.relay.misplaced_keys import belongs
@@ -100,16 +102,16 @@ _OLD_NAMES = {"dsn": "data_source", "settling": "settle", "transforms": "transfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of a relay, for its driver and its shards. Secrets in `data_source` and `kafka` are not in `repr`.
+    """The settings of a relay, for its driver and its shards. Whatever prints them shows no secret.
 
     A setting has the same name as in a configuration file. Settings of `limits` and `topic_locking` may also be given
     singly, as `batch_rows=500`. A single setting overrides its group, and an old name overrides the new one, so that
-    `dataclasses.replace` takes both. Values are kept as given: a `Harvest` checks and converts them as those of a file,
-    and takes `shards="2"` for 2. The same report names missing settings.
+    `dataclasses.replace` takes both. Secrets are kept as `Secret`, and other values as given: a `Harvest`
+    checks and converts them as those of a file, and takes `shards="2"` for 2. The same report names missing settings.
     """
 
     name: str
-    data_source: str = field(repr=False)
+    data_source: SecretText
     outbox: TableName
     shape: Shape
     delivery: Delivery
@@ -135,7 +137,7 @@ class Settings:
         *,
         name: str | None = None,
         kafka: Mapping[str, Any] | None = None,
-        data_source: str | None = None,
+        data_source: SecretText | None = None,
         outbox: TableName | str = "outbox",
         schema: str | None = None,
         shape: Shape | str = Shape.THRESHER,
@@ -163,12 +165,14 @@ class Settings:
             "archive_after_seconds": archive_after_seconds, "archive_to": archive_to,
         }  # fmt: skip
         _put(given, others)
+        given["data_source"] = kept_dsn(given["data_source"])
+        given |= {section: kept_properties(given[section]) for section in ("kafka", "producer")}
         for setting, value in given.items():
             # A frozen dataclass with its own constructor can set its fields in no other way.
             object.__setattr__(self, setting, value)
 
     @property
-    def dsn(self) -> str:
+    def dsn(self) -> SecretText:
         """The old name of `data_source`."""
         return self.data_source
 
@@ -244,7 +248,7 @@ class ShardAssignment:
     since: str
     progress_topic_id: str
     # The secret that progress records are sealed with.
-    secret: str = field(repr=False)
+    secret: SecretText = field(repr=False)
     # Differences between the outbox and the table that Thresher would create, as of the take-over.
     differences: frozenset[str] = frozenset()
     # The import path of a function that is called at each crash point: for crash tests.

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from thresher.config.form import Form, Properties, Rule, Texts, lower_case, off_is_text
+from thresher.config.form import Form, Rule, SparkProperties, Texts, lower_case, off_is_text
 from thresher.config.log_level import LogLevel
 from thresher.config.report import Problem
 from thresher.config.setting import DefaultText
 from thresher.core.errors import shorten
+from thresher.core.secrets import Secret, SecretText
 from thresher.core.topic_name import is_topic_name
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.observe.logs import LogFormat
@@ -95,7 +96,7 @@ class ServiceForm(Form):
     spark_py_files: Texts = Field(
         default=(), description="Files with your functions, such as transforms, to ship to executors on other machines."
     )
-    spark: Properties = Field(default={}, description="Configuration properties of Spark.")
+    spark: SparkProperties = Field(default={}, description="Configuration properties of Spark.")
 
     @field_validator("leader_topic")
     @classmethod
@@ -161,7 +162,9 @@ class ServiceForm(Form):
         )
 
 
-def _as_spark_has_it(value: object) -> str:
+def _as_spark_has_it(value: object) -> SecretText:
+    if isinstance(value, Secret):
+        return value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

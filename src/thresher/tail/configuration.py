@@ -12,17 +12,17 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from thresher.config.data_source import DataSource
 from thresher.config.form import Form, KafkaProperties, Rule
 from thresher.config.function_paths import FunctionPaths
 from thresher.config.kafka_properties import KafkaSections, brokers_of, with_one_name_for_servers
 from thresher.config.loading import Completed, load
 from thresher.config.report import Problem
-from thresher.config.setting import DefaultText, Names, Required, Secret, Servers, Shorthand
+from thresher.config.setting import DefaultText, Required, Servers, Shorthand
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName
 from thresher.db.log_names import is_slot_name, log_prefix
 from thresher.db.names import schema_within
-from thresher.db.postgres.dsn import check_dsn, databases_of, secrets_of_dsn, shown_dsn
 from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -52,13 +52,7 @@ class _OwnKeys(Form):
         description="The tail's identity, shared by all its processes. If an outbox is switched between a relay and a "
         "tail, both have the same name. The name is the prefix of the transactional ids and of `<name>.tail.progress`.",
     )
-    data_source: Annotated[
-        str | None,
-        Names(flags=("--ds", "--data-source"), variable="DS"),
-        Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
-        Servers(databases_of),
-        Required("where is the database?"),
-    ] = Field(
+    data_source: DataSource = Field(
         default=None, description="Postgres connection string or URL. Its role needs the attribute `REPLICATION`."
     )
     outbox: str = Field(default="outbox", description="The outbox, without its schema. The name is case-sensitive.")
@@ -203,13 +197,6 @@ class _OwnKeys(Form):
                 "rows of its key; use 'dead-letter' or 'halt'"
             )
         return poison
-
-    @field_validator("data_source")
-    @classmethod
-    def _data_source(cls, dsn: str | None) -> str | None:
-        if dsn is not None:
-            check_dsn(dsn)
-        return dsn
 
     @field_validator("kafka")
     @classmethod

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from thresher.core.secrets import SecretText, kept_properties
 from thresher.db import TableName
 from thresher.db.log_names import slot_name
+from thresher.db.postgres.dsn import kept_dsn
 from thresher.db.shape import Shape
 from thresher.delivery.names import progress_topic
 from thresher.delivery.progress_topic.progress_log import ProgressSource
@@ -49,10 +51,10 @@ class TailLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailSettings:
-    """The settings of a tail's driver and shard. `dsn`, `kafka` and `producer` hold secrets and are not in the repr."""
+    """The settings of a tail's driver and shard. Secrets in `dsn`, `kafka` and `producer` are kept as `Secret`."""
 
     name: str
-    dsn: str = field(repr=False)
+    dsn: SecretText
     outbox: TableName
     via: Via = Via.TABLE
     shape: Shape = Shape.THRESHER
@@ -74,6 +76,12 @@ class TailSettings:
     retained_limit_bytes: int | None = None
     # Import path of the function that makes the shard's producers from the client's properties.
     producer_factory: str | None = None
+
+    def __post_init__(self) -> None:
+        # A frozen dataclass can set its fields in no other way.
+        object.__setattr__(self, "dsn", kept_dsn(self.dsn))
+        for section in ("kafka", "producer"):
+            object.__setattr__(self, section, kept_properties(getattr(self, section)))
 
     @property
     def slot_name(self) -> str:
@@ -138,7 +146,7 @@ class TailAssignment:
     since: str
     progress_topic_id: str
     # The key with which progress records are sealed.
-    secret: str = field(repr=False)
+    secret: SecretText = field(repr=False)
     # The slot's confirmed position at the take-over.
     confirmed: int = 0
     # The span of the WAL from the take-over on: see `LogSpan`. A recorded one continues instead.

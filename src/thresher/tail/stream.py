@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from thresher.core.secrets import SecretText
 from thresher.db.postgres.replication.connection import ReplicationConnection, SlotBusy, SystemIdentity
 from thresher.spark.wakeup_pipe import WakeupPipe
 from thresher.tail.chunk import Chunk
@@ -39,7 +40,7 @@ class LogStream:
 
     def __init__(
         self,
-        dsn: str,
+        dsn: SecretText,
         *,
         application: str,
         slot: str,
@@ -170,7 +171,7 @@ class LogStream:
 
 
 def _started(
-    dsn: str, application: str, slot: str, publication: str, *, messages: bool
+    dsn: SecretText, application: str, slot: str, publication: str, *, messages: bool
 ) -> tuple[ReplicationConnection, SystemIdentity]:
     """Return a connection that streams. If another session still reads the slot, wait a moment for its end."""
     deadline = time.monotonic() + _BUSY_SECONDS

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from thresher.core.secrets import kept_properties
 from thresher.queue.limits import Limit
 from thresher.spark.policy import Policy
 from thresher.tracker.protocol.tracking import Rules
@@ -19,7 +20,7 @@ class TrackerSettings:
     message_topic: str
     marker_topic: str
     dead_topic: str
-    # The clients' properties may hold secrets.
+    # The clients' properties. Secrets are kept as `Secret`.
     kafka: Mapping[str, Any] = field(repr=False)
     producer: Mapping[str, Any] = field(default_factory=dict, repr=False)
     consumer: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -36,6 +37,11 @@ class TrackerSettings:
     max_message_bytes: int = 1_048_576
     # Continue although markers were removed before they were read.
     accept_lost_markers: bool = False
+
+    def __post_init__(self) -> None:
+        # A frozen dataclass can set its fields in no other way.
+        for section in ("kafka", "producer", "consumer"):
+            object.__setattr__(self, section, kept_properties(getattr(self, section)))
 
     @property
     def name(self) -> str:

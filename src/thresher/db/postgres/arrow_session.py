@@ -7,6 +7,7 @@ import adbc_driver_postgresql.dbapi
 import psycopg
 import pyarrow as pa
 
+from thresher.core.secrets import SecretText
 from thresher.db.control import require_same
 from thresher.db.names import TableName
 from thresher.db.postgres.sessions import explain, explained, session
@@ -21,7 +22,7 @@ class ArrowSession:
     """Connects at the first fetch. For one thread."""
 
     def __init__(
-        self, dsn: str, outbox: TableName, application: str, connection: psycopg.Connection[Any], since: str
+        self, dsn: SecretText, outbox: TableName, application: str, connection: psycopg.Connection[Any], since: str
     ) -> None:
         """`connection` is to the same server: it is used to format values as SQL text."""
         self._dsn, self._outbox, self._application, self._since = dsn, outbox, application, since

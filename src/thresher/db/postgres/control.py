@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 
+from thresher.core.secrets import Secret
 from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.names import TableName
 from thresher.db.postgres.cursor import OwnCursor
@@ -141,5 +142,5 @@ class ControlTable:
         outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time, secret, settled_on = row
         return ControlRow(
             outbox=outbox, outbox_id=outbox_id, system_id=system_id, term=term, mode=mode, shards=shards,
-            progress_topic_id=topic_id, term_time=term_time, secret=secret, settled_on=settled_on,
+            progress_topic_id=topic_id, term_time=term_time, secret=Secret(secret), settled_on=settled_on,
         )  # fmt: skip

@@ -1,11 +1,12 @@
 """Connection strings: checked before they are used, and shown without their secrets."""
 
 import os
+from typing import Any
 
 from psycopg import ProgrammingError, conninfo
 
 from thresher.core.errors import InvalidInput
-from thresher.core.secrets import MASK, secrets_in_url
+from thresher.core.secrets import MASK, Secret, SecretText, revealed, secrets_in_url
 
 _LOOPBACK = {"127.0.0.1": "localhost", "::1": "localhost", "": "localhost"}
 _SECRET = frozenset({"password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"})
@@ -23,14 +24,15 @@ def check_dsn(dsn: str) -> None:
         raise InvalidInput("host or port cannot be right; in a URL, write @ as %40, / as %2F and : as %3A")
 
 
-def databases_of(dsn: str) -> frozenset[str]:
+def databases_of(dsn: SecretText) -> frozenset[str]:
     """Return the databases that a connection string names, as host:port/name, without user and password.
 
     What it leaves out comes from libpq's variables and defaults. Empty if it is malformed.
     """
+    content = revealed(dsn)
     try:
-        check_dsn(dsn)
-        parts = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items()}
+        check_dsn(content)
+        parts = {name: str(value) for name, value in conninfo.conninfo_to_dict(content).items()}
     except InvalidInput:
         return frozenset()
     if "service" in parts:
@@ -46,7 +48,7 @@ def databases_of(dsn: str) -> frozenset[str]:
     )
 
 
-def shown_databases(dsn: str) -> str:
+def shown_databases(dsn: SecretText) -> str:
     """Return host, port and name of the database, for people."""
     return ", ".join(sorted(databases_of(dsn)))
 
@@ -60,8 +62,19 @@ def secrets_of_dsn(dsn: str) -> list[str]:
     return [*secrets_in_url(dsn), *(str(value) for name, value in parts.items() if name in _SECRET)]
 
 
+def kept_dsn(given: Any) -> Any:
+    """Return a connection string as a `Secret`, which shows all but its secrets. Anything else is returned as it is."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return Secret(given, shown=shown_dsn(given))
+    except InvalidInput:
+        return Secret(given)
+
+
 def shown_dsn(dsn: str) -> str:
-    """Return a connection string as key=value pairs, with its secrets masked."""
+    """Return a connection string as key=value pairs, with its secrets masked. Raises `InvalidInput`."""
+    check_dsn(dsn)
     # Built from the parsed parts, so that nothing is shown that was not parsed.
     parts = {name: MASK if name in _SECRET else value for name, value in conninfo.conninfo_to_dict(dsn).items()}
     return conninfo.make_conninfo("", **parts)

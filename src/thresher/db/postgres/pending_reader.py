@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
+from thresher.core.secrets import SecretText
 from thresher.db.control import require_same
 from thresher.db.names import TableName
 from thresher.db.outbox_store import PendingRow, Wanted
@@ -68,7 +69,7 @@ class PostgresPendingReader:
     def __init__(
         self,
         connection: psycopg.Connection[Any],
-        dsn: str,
+        dsn: SecretText,
         outbox: TableName,
         shape: Shape,
         *,

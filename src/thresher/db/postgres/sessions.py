@@ -13,6 +13,7 @@ import psycopg
 from psycopg import conninfo, errors
 
 from thresher.core.errors import PipelineProblem
+from thresher.core.secrets import SecretText, revealed
 from thresher.db.control import Incarnation
 from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
@@ -46,19 +47,20 @@ _NETWORK = {
 }
 
 
-def session(dsn: str, application: str, more: str = "", *, statement_seconds: float = 0.0) -> str:
-    """Return the connection string of a session; `more` are further server options.
+def session(dsn: SecretText, application: str, more: str = "", *, statement_seconds: float = 0.0) -> str:
+    """Return the connection string of a session, with its secrets; `more` are further server options.
 
     Without `statement_seconds`, statements have no time-out.
     """
-    given = conninfo.conninfo_to_dict(dsn)
+    content = revealed(dsn)
+    given = conninfo.conninfo_to_dict(content)
     limits = _LIMITS.format(milliseconds=int(statement_seconds * 1000))
     options = f"{limits} {given.get('options') or ''} {_OPTIONS} {more}".rstrip()
     network = {name: value for name, value in _NETWORK.items() if name not in given}
-    return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
+    return conninfo.make_conninfo(content, application_name=application, options=options, **network)
 
 
-def connect(dsn: str, application: str, more: str = "", **parameters: str) -> psycopg.Connection[Any]:
+def connect(dsn: SecretText, application: str, more: str = "", **parameters: str) -> psycopg.Connection[Any]:
     """Connect in autocommit; `more` are further server options, `parameters` are libpq's.
 
     Raises `DatabaseRefused` or `DatabaseLost`.
@@ -67,7 +69,7 @@ def connect(dsn: str, application: str, more: str = "", **parameters: str) -> ps
         return psycopg.connect(conninfo.make_conninfo(session(dsn, application, more), **parameters), autocommit=True)
 
 
-def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[Any]]:
+def connect_within(seconds: float) -> Callable[[SecretText, str], psycopg.Connection[Any]]:
     """Return a function like `connect`, for sessions whose every statement is answered within this time.
 
     The server's own time-out ends a statement first, if the server is able to: a session whose client only
@@ -75,7 +77,7 @@ def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[An
     `DatabaseLost` is raised.
     """
 
-    def connect_bounded(dsn: str, application: str) -> psycopg.Connection[Any]:
+    def connect_bounded(dsn: SecretText, application: str) -> psycopg.Connection[Any]:
         with explained():
             options = session(dsn, application, statement_seconds=seconds)
             connection = BoundedConnection.connect(options, autocommit=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from thresher.core.secrets import SecretText
 from thresher.db.catalog import Relation
 from thresher.db.control import Incarnation
 from thresher.db.lock_holder import LockHolder
@@ -40,7 +41,7 @@ from thresher.db.shape import Shape
 from thresher.db.statements import statement
 
 # From connection string and application name to a connection in autocommit.
-Connect = Callable[[str, str], psycopg.Connection[Any]]
+Connect = Callable[[SecretText, str], psycopg.Connection[Any]]
 # Between two looks at the transactions of dispatchers.
 _ASK_AGAIN_SECONDS = 0.05
 
@@ -158,7 +159,7 @@ class PostgresStore:
 
     def __init__(
         self,
-        dsn: str,
+        dsn: SecretText,
         outbox: TableName,
         shape: Shape = Shape.THRESHER,
         settling: Settling = Settling.DELETE,

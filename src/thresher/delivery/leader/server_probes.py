@@ -7,6 +7,7 @@ it. The broker is asked for the cluster's id.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from thresher.core.secrets import SecretText
 from thresher.db.postgres.sessions import connect
 from thresher.delivery.progress_topic.topic import broker_explained
 from thresher.kafka.admin import Admin
@@ -15,7 +16,7 @@ from thresher.kafka.admin import Admin
 SERVERS = ("database", "broker")
 
 
-def server_probes(name: str, dsn: str, kafka: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
+def server_probes(name: str, dsn: SecretText, kafka: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
     """Return a probe for each server. It raises `PipelineProblem` if the server fails or does not answer in time."""
 
     def database() -> None:

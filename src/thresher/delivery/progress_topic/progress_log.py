@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from thresher.core.secrets import SecretText
 from thresher.delivery.claims import Claim, decoded, holder
 from thresher.delivery.progress import StoredProgress
 from thresher.delivery.progress_topic.seal import Seal
@@ -111,7 +112,7 @@ class ProgressSource(Generic[P]):
     kafka: Mapping[str, Any] = field(repr=False)
     decode: Callable[[bytes], P]
 
-    def seal(self, secret: str, partition: int) -> Seal:
+    def seal(self, secret: SecretText, partition: int) -> Seal:
         """Return the seal of a partition."""
         return Seal(secret=secret, topic=self.topic, partition=partition)
 

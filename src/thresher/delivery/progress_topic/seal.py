@@ -11,6 +11,8 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from thresher.core.secrets import SecretText, revealed
+
 HEADER = "thresher-seal"
 # No progress record of ours is larger: `topic.progress_limit` is below.
 _MOST_BYTES = 1_000_000
@@ -20,7 +22,7 @@ _MOST_BYTES = 1_000_000
 class Seal:
     """Makes and checks the seals of one partition."""
 
-    secret: str = field(repr=False)
+    secret: SecretText = field(repr=False)
     topic: str
     partition: int
 
@@ -41,4 +43,4 @@ class Seal:
     def _code(self, key: bytes, value: bytes) -> bytes:
         # A topic's name has no slash. The key's length comes first, so that key and value cannot be shifted.
         place = f"{self.topic}/{self.partition}/{len(key)}/".encode()
-        return hmac.digest(self.secret.encode(), place + key + value, "sha256")
+        return hmac.digest(revealed(self.secret).encode(), place + key + value, "sha256")

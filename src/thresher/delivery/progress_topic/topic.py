@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
+from thresher.core.secrets import revealed
 from thresher.delivery.problem import ForeignProgress
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.problem import BrokerLost, BrokerRefused, reason_of
@@ -56,7 +57,7 @@ def progress_limit(admin: Admin, name: str, properties: Mapping[str, Any]) -> in
     """Return the largest size of a progress record, by the topic's configuration and the client's properties."""
     with broker_explained():
         limit = int(admin.topic_config(name)["max.message.bytes"])
-    client = properties.get("message.max.bytes", _MAX_BYTES)
+    client = revealed(properties.get("message.max.bytes", _MAX_BYTES))
     limit = min(_MAX_BYTES, limit, int(client)) - _FRAMING_BYTES
     if limit < _MIN_BYTES:
         raise BrokerRefused(

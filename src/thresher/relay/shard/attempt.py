@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+from thresher.core.secrets import revealed
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import DiscardReadAhead, Effect, Handlers, Recovered
@@ -62,7 +63,7 @@ class Attempt:
             claimant=str(self._drawn),
             admin=self._admin,
             progress=progress,
-            batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
+            batch_bytes=int(revealed(settings.producer.get("batch.size", 1_000_000))),
         )
         self.transactions = Transactions(
             shard_producer=shard_producer,

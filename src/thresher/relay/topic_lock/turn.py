@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thresher.core.secrets import revealed
 from thresher.db.outbox_store import StoreSession, Wanted
 from thresher.db.topic_locks import TopicLock, TopicLocks
 from thresher.delivery.batch import Batch, Reserved, rows_of
@@ -129,7 +130,7 @@ class LockTurns:
             claimant=str(uuid.uuid4()),
             admin=resources.admin,
             progress=progress,
-            batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
+            batch_bytes=int(revealed(settings.producer.get("batch.size", 1_000_000))),
         )
         self._transactions = Transactions(
             shard_producer=self._shard_producer,

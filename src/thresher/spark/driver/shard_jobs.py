@@ -5,13 +5,13 @@ group belongs to one attempt, so that cancelling it affects no other.
 """
 
 import logging
-import pickle
 import queue
 import secrets
 import sys
 import threading
 from collections.abc import Callable
 
+from thresher.core.secrets import carried
 from thresher.spark.driver.spark_job import Counts, cancel_job, run_job
 from thresher.spark.outcome import Outcome, outcome_of
 from thresher.spark.pipeline import Pipeline
@@ -82,7 +82,7 @@ class ShardJobs:
             shard=shard,
             shards=self._pipeline.shards,
             attempt=attempt,
-            steps=pickle.dumps(self._pipeline.steps),
+            steps=carried(self._pipeline.steps),
             policy=self._pipeline.policy,
             address=self._address,
             path=tuple(sys.path) if self._session.local else (),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from thresher.core.errors import shorten
-from thresher.core.secrets import is_secret
+from thresher.core.secrets import SecretText, is_secret, kept_properties, revealed_properties
 from thresher.spark.problem import PipelineInvalid, SparkUnfit
 
 _HIGHEST_PORT = 65535
@@ -77,7 +77,8 @@ class SparkOptions:
 
     # As for `spark-submit --master`; by default local, with enough slots for the shards.
     master: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Properties with the name of a secret are `Secret`.
+    conf: Mapping[str, SecretText] = field(default_factory=dict, repr=False)
     # The workers' interpreter: by default the driver's own; `./environment/bin/python` in a packed environment.
     python: str | None = None
     # Modules and archives to ship; an archive may be named with `#directory`.
@@ -100,10 +101,12 @@ class SparkOptions:
             wrong.append(f"line_port {shorten(self.line_port)}: give a number from 0 to {_HIGHEST_PORT}")
         if wrong:
             raise PipelineInvalid(f"Spark's options are invalid: {'; '.join(wrong)}")
+        # A frozen dataclass can set its fields in no other way.
+        object.__setattr__(self, "conf", kept_properties(self.conf))
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, SecretText)
 
 
 def _is_port(value: object) -> bool:
@@ -111,8 +114,8 @@ def _is_port(value: object) -> bool:
 
 
 def settings_of(options: SparkOptions) -> dict[str, str]:
-    """Return the options as Spark settings."""
-    given = dict(options.conf)
+    """Return the options as Spark settings, with their secrets: for the file that a JVM reads."""
+    given = revealed_properties(options.conf)
     if options.master:
         given["spark.master"] = options.master
     if options.archives:

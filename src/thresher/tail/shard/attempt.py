@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from thresher.core.errors import Superseded
+from thresher.core.secrets import revealed
 from thresher.db.control import TAIL
 from thresher.db.log_emitter import LogKey
 from thresher.db.postgres.replication.connection import ReplicationConnection, SystemIdentity
@@ -94,7 +95,7 @@ class TailAttempt:
             claimant=str(uuid.uuid4()),
             admin=admin,
             progress=progress,
-            batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
+            batch_bytes=int(revealed(settings.producer.get("batch.size", 1_000_000))),
         )
         self._transactions = Transactions(
             shard_producer=shard_producer,

@@ -13,6 +13,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from thresher.core.errors import PipelineProblem
+from thresher.core.secrets import SecretText
 from thresher.db.lsn import lsn_number
 from thresher.db.names import quoted_name
 from thresher.db.postgres.sessions import connect, explain, explained
@@ -51,7 +52,7 @@ class SlotBusy(DatabaseLost):
 class ReplicationConnection:
     """One connection; `start` turns it into a stream. Raises `DatabaseRefused` or `DatabaseLost`."""
 
-    def __init__(self, dsn: str, application: str) -> None:
+    def __init__(self, dsn: SecretText, application: str) -> None:
         try:
             self._connection = connect(dsn, application, replication="database")
         except DatabaseLost as error:
