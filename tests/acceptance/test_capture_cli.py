@@ -90,6 +90,8 @@ def _operate(orders: CapturedOrders, file: tuple[str, ...]) -> None:
     assert asked("dead", "retry", low, "-c", *file) == f"{low}: applied\n"
     assert "no such records: 99" in asked("dead", "drop", bad, "99", "-c", *file, code=2)
     assert asked("dead", "drop", bad, "-c", *file) == "1 record was dropped\n"
+    assert asked("step-over", "-c", *file, "--yes") == "0 batches were stepped over\n"
+    assert json.loads(asked("step-over", "-c", *file, "--yes", "--json")) == {"batches": []}
     assert asked("adopt", "-c", *file) == "every stored offset is in its log: nothing was changed\n"
 
 

@@ -5,17 +5,21 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
 from tests.capture.captured import COLUMNS, PATIENCE_SECONDS, CapturedOrders, captured, ended_by
 from tests.processes import eventually
 from thresher.capture.adopting import adopt
 from thresher.capture.capture import Capture
 from thresher.capture.problem import CaptureRefused
+from thresher.capture.rewinding import rewind
+from thresher.capture.stepping_over import step_over, stuck_partitions
 from thresher.capture.workload import CaptureWorkload
 from thresher.core.errors import Superseded
 from thresher.devstack.stack import Stack
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.problem import BrokerRefused
+from thresher.kafka.unreadable_batch import Unreadable
 from thresher.service.pages import StatusPages
 from thresher.spark.session.session import Session
 
@@ -206,6 +210,36 @@ def test_a_newer_capture_ends_an_older_one(orders: CapturedOrders) -> None:
     with pytest.raises(Superseded, match="another process has taken over the capture shop"):
         older.wait(PATIENCE_SECONDS)
     older.stop()
+
+
+def test_a_batch_that_cannot_be_read_is_an_alarm_until_it_is_stepped_over(
+    stack: Stack, spark: Session, dsn: str
+) -> None:
+    small = {"receive.message.max.bytes": 10_000_000, "fetch.max.bytes": 1_100_000}
+    orders = CapturedOrders(stack.kafka.bootstrap, dsn, partitions=2, consumer=small)
+    packing = Producer({**orders.eyes, "compression.type": "zstd", "message.max.bytes": 1_000_000_000})
+    orders.publish(("a", 1), partition=0)
+    packing.produce(orders.topic, bytes(20_000_000), "lost", 0)
+    assert packing.flush(60) == 0
+    orders.publish(("b", 2), partition=0)
+    orders.publish(("c", 3), partition=1)
+    place = f"{orders.topic}/0"
+    with captured(orders) as capture:
+        orders.await_rows({"a": 1, "c": 3})
+        eventually(lambda: place in capture.alarms, PATIENCE_SECONDS)
+        assert "the batch at offset 1 cannot be decompressed" in capture.alarms[place]
+        assert "thresher capture step-over" in capture.alarms[place]
+        (stuck,) = stuck_partitions(orders.settings)
+        assert (stuck.place, stuck.batch) == ((orders.topic, 0), Unreadable(first=1, after=2))
+        step_over(orders.settings, stuck)
+        with pytest.raises(CaptureRefused, match="has moved meanwhile"):
+            step_over(orders.settings, stuck)
+        orders.await_rows({"a": 1, "b": 2, "c": 3})
+        eventually(lambda: not capture.alarms, PATIENCE_SECONDS)
+    assert list(stuck_partitions(orders.settings)) == []
+    # A rewind meets the batch again, and says so.
+    done = rewind(orders.settings, None)
+    assert (done.records, done.failed, done.unreadable) == (3, 0, [f"{place}: offsets 1 to 1"])
 
 
 def test_status_and_metrics_show_the_topics(orders: CapturedOrders) -> None:

@@ -54,8 +54,10 @@ class TopicsReader:
         self._watches = {topic: PartitionWatch(topic, client, timings=self._timings, errors=errors) for topic in topics}
         # The next offset to read.
         self._positions: dict[Place, int] = {}
-        # When an unreadable batch of a partition was last reported.
-        self._told_at: dict[str, float] = {}
+        # The first offset of the unreadable batch before which a partition stands still.
+        self.unreadable: dict[Place, int] = {}
+        # When such a batch was last reported.
+        self._told_at: dict[Place, float] = {}
         self._consumer = Consumer(
             revealed_properties(
                 {
@@ -96,6 +98,7 @@ class TopicsReader:
             self._consumer.incremental_unassign([TopicPartition(topic, partition)])
         self._consumer.incremental_assign([TopicPartition(topic, partition, offset)])
         self._positions[place] = offset
+        self.unreadable.pop(place, None)
 
     def partitions(self) -> dict[str, int]:
         """Return the number of partitions of the topics that were checked since the last call. Never blocks.
@@ -149,6 +152,7 @@ class TopicsReader:
 
     def _part(self, place: Place, records: Iterable[CapturedRecord], end: int) -> Part:
         start = self._positions[place]
+        self.unreadable.pop(place, None)
         self._positions[place] = max(start, end)
         return Part(*place, start, max(start, end), tuple(records))
 
@@ -160,9 +164,9 @@ class TopicsReader:
             if topic is not None and partition is not None and offset is not None and offset >= 0:
                 ends[topic, partition] = max(offset, ends.get((topic, partition), 0))
             return
-        if (first := unreadable_from(message)) is not None:
+        if (first := unreadable_from(message)) is not None and topic is not None and partition is not None:
             # It may hold records, so the partition waits. The other partitions go on.
-            self._note_unreadable(f"{topic}/{partition}", first)
+            self._note_unreadable((topic, partition), first)
             return
         what = "the captured topics" if topic is None else f"{topic}/{partition}"
         if (problem := problem_of(error, what)) is not None:
@@ -170,16 +174,23 @@ class TopicsReader:
                 raise PositionLost(f"{problem}: run 'thresher capture adopt' to go on without the removed records")
             raise problem
 
-    def _note_unreadable(self, where: str, first: int) -> None:
-        """Report a batch that the client cannot decompress, once a minute."""
+    def _note_unreadable(self, place: Place, first: int) -> None:
+        """Keep where a batch is that the client cannot decompress, and report it once a minute."""
+        if place not in self._positions:
+            return
+        self.unreadable[place] = first
         now = time.monotonic()
-        if now - self._told_at.get(where, float("-inf")) > _UNREADABLE_SECONDS:
-            self._told_at[where] = now
-            _events.error(
-                "%s waits: the batch at offset %d cannot be decompressed; raise its receive.message.max.bytes",
-                where,
-                first,
-            )
+        if now - self._told_at.get(place, float("-inf")) > _UNREADABLE_SECONDS:
+            self._told_at[place] = now
+            _events.error("%s/%d waits: %s", *place, why_waits(first))
+
+
+def why_waits(first: int) -> str:
+    """Return why a partition stands still before an unreadable batch, and what a person can do."""
+    return (
+        f"the batch at offset {first} cannot be decompressed; raise receive.message.max.bytes of 'consumer', "
+        "or step over it with 'thresher capture step-over -c FILE'"
+    )
 
 
 def _record(message: Message) -> CapturedRecord:

@@ -26,7 +26,7 @@ from thresher.capture.applying import apply_by_halves, require_some_success
 from thresher.capture.positions import Part
 from thresher.capture.problem import CaptureRefused, RewindInterrupted, topic_changed
 from thresher.capture.reader import TopicsReader
-from thresher.capture.record import CapturedRecord, Flaw, FlawedRecord
+from thresher.capture.record import CapturedRecord, Flaw, FlawedRecord, Place
 from thresher.capture.rows.guard import Guard
 from thresher.capture.rows.mapping import Mapper, TopicMapping
 from thresher.capture.settings import CaptureSettings
@@ -43,6 +43,7 @@ from thresher.kafka.admin import Admin
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.unreadable_batch import unreadable_at
 
 _POLL_SECONDS, _SILENT_SECONDS = 0.2, 60.0
 _DIGEST_BYTES = 16
@@ -59,6 +60,8 @@ class Rewound:
     # The offsets and reasons of the first failed records.
     failures: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    # The batches that no client can decompress: their records were not read.
+    unreadable: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,7 @@ class _Rewinding:
         dead = DeadRecords(connection, settings.tables, settings.name)
         self._passed_over = dead.places(span.topic, span.topic_id)
         self._failing = 0
+        self._unreadable: set[tuple[Place, int, int]] = set()
 
     def run(self, done: Rewound, told: Callable[[Rewound], None]) -> None:
         newest: dict[bytes, Guard] = {}
@@ -139,6 +143,10 @@ class _Rewinding:
                 left = _MOST_FAILURES_TOLD - len(done.failures)
                 done.failures += [_told(each) for each in flawed[:left]]
             told(done)
+        done.unreadable += [
+            f"{topic}/{partition}: offsets {first} to {after - 1}"
+            for (topic, partition), first, after in sorted(self._unreadable)
+        ]
 
     def _remember(self, record: CapturedRecord, newest: dict[bytes, Guard]) -> None:
         if (record.partition, record.offset) in self._passed_over:
@@ -176,8 +184,17 @@ class _Rewinding:
                     deadline = time.monotonic() + _SILENT_SECONDS
                 elif time.monotonic() > deadline:
                     raise BrokerLost(f"{span.topic} was not read up to its stored offsets: nothing came for a minute")
+                self._step_over(reader)
                 yield [record for part in parts if part.partition in left for record in self._within(part)]
                 left -= {part.partition for part in parts if part.end >= span.ends[part.partition]}
+
+    def _step_over(self, reader: TopicsReader) -> None:
+        """Read on behind unreadable batches: those before the stored offsets were stepped over by an operator."""
+        for place in list(reader.unreadable):
+            batch = unreadable_at(*place, reader.positions[place], self._settings.reader)
+            if batch is not None:
+                self._unreadable.add((place, batch.first, batch.after))
+                reader.assign(place, batch.after)
 
     def _within(self, part: Part) -> Sequence[CapturedRecord]:
         end = self._span.ends[part.partition]

@@ -31,6 +31,8 @@ from thresher.spark.worker.shard import Shard
 _POLL_SECONDS = 0.05
 # How often to store what was read if no record came, and how often to update the gauges.
 _PASS_SECONDS, _TELL_SECONDS = 1.0, 0.5
+# How often to look whether somebody has stepped over an unreadable batch.
+_LOOK_SECONDS = 2.0
 # Every session of a shard has the server's usual planner settings: `connect` sets others, for polling an outbox.
 SESSION = "-c enable_seqscan=on -c enable_bitmapscan=on -c plan_cache_mode=auto"
 # A handler may compute between two statements. A take-over ends the session, so the time-out may be long.
@@ -86,7 +88,9 @@ class Attempt:
         self._passed: dict[Place, Part] = {}
         # The stored offset of each partition, as far as this attempt knows.
         self._stored: dict[Place, int] = {}
-        self._pass_due = self._tell_due = 0.0
+        # The unreadable batches that the driver knows of.
+        self._told: dict[Place, int] = {}
+        self._pass_due = self._tell_due = self._look_due = 0.0
         self._applying = shard.step("apply")
 
     def open(self) -> None:
@@ -107,7 +111,21 @@ class Attempt:
                 self._apply(due)
         for topic, count in self._reader.partitions().items():
             self._add(topic, count)
+        if self._reader.unreadable and time.monotonic() >= self._look_due:
+            self._look_over()
+            self._look_due = time.monotonic() + _LOOK_SECONDS
         self._tell()
+
+    def _look_over(self) -> None:
+        """Go on behind the unreadable batches that somebody has stepped over."""
+        with explained():
+            stored = self._offsets.read()
+        for place in list(self._reader.unreadable):
+            found = stored.get(place)
+            if found is not None and found.next_offset > self._reader.positions[place]:
+                self._passed.pop(place, None)
+                self._stored[place] = found.next_offset
+                self._reader.assign(place, found.next_offset)
 
     def _due(self, parts: list[Part]) -> list[Part]:
         """Return the parts to apply now. A part without records waits: the next record's transaction stores its end."""
@@ -178,6 +196,10 @@ class Attempt:
         if now < self._tell_due:
             return
         self._tell_due = now + _TELL_SECONDS
+        if self._reader.unreadable != self._told:
+            self._told = dict(self._reader.unreadable)
+            batches = {f"{topic}/{partition}": first for (topic, partition), first in self._told.items()}
+            self._shard.event("unreadable", batches=batches)
         lag = self._reader.lag(self._stored)
         self._shard.gauge("lag", sum(lag.values()))
         for topic, offsets in lag.items():

@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from psycopg import Connection
 
+from thresher.capture.reader import why_waits
 from thresher.capture.report.metrics import HANDLING, WORDING
 from thresher.capture.report.report import CaptureReport
 from thresher.capture.settings import POLICY, CaptureSettings
@@ -129,7 +130,14 @@ class CaptureTerm:
 
     def __init__(self, term: str, settings: CaptureSettings, policy: Policy, hook: str | None) -> None:
         self._term, self._settings, self._policy, self._hook = term, settings, policy, hook
-        self.alarms: Mapping[str, str] = {}
+        # By shard: the first offsets of the unreadable batches before which its partitions stand still.
+        self._unreadable: dict[int, Mapping[str, int]] = {}
+
+    @property
+    def alarms(self) -> Mapping[str, str]:
+        """The partitions that stand still, with what to do."""
+        found = [*self._unreadable.values()]
+        return {where: why_waits(first) for batches in found for where, first in sorted(batches.items())}
 
     @property
     def id(self) -> str:
@@ -157,6 +165,11 @@ class CaptureTerm:
             message = "%d records of %s could not be applied (%s): see 'thresher capture dead list -c FILE'"
             extra = {"capture": self._settings.name, "shard": shard}
             logger.warning(message, fields["records"], fields["topic"], fields["kind"], extra=extra)
+        elif event == "capturing":
+            # A new attempt of the shard meets the batches anew.
+            self._unreadable[shard] = {}
+        elif event == "unreadable":
+            self._unreadable[shard] = fields["batches"]
 
     def work_waits(self) -> bool:
         """Whether there is anything to do. Always: records may come at any time."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import (
     AsJson,
+    Yes,
     complain,
     counted,
     emit_json,
@@ -27,6 +29,7 @@ from thresher.cli.output import (
     write_to_log,
 )
 from thresher.cli.stack.choosing import StackName, with_stack
+from thresher.cli.stepping_over import step_over_batches
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs
 from thresher.observe.logs import LogFormat, configure_logging
@@ -137,6 +140,8 @@ def rewind(
         read = counted(done.records, "record was read", "records were read")
         keys = counted(done.keys, "key", "keys")
         result(f"{read}, the newest of {keys} applied")
+        for batch in done.unreadable:
+            complain(f"{batch} cannot be decompressed, and were stepped over")
         for failure in done.failures:
             complain(failure)
     if done.failed:
@@ -162,6 +167,30 @@ def adopt(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = 
         result(f"{topic}/{partition}: {each.before} is now {each.now}: {each.why}")
     if not changed:
         result("every stored offset is in its log: nothing was changed")
+
+
+@app.command()
+def step_over(config: ConfigFile = None, stack: StackName = None, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Move the capture over batches of its topics that cannot be decompressed.
+
+    A partition stands still before such a batch, and an alarm names the offset. If a larger receive.message.max.bytes
+    in 'consumer' lets the capture read the batch, no record is lost: try that first. Otherwise step over: records in
+    the batch are then never captured. A running capture goes on behind it.
+    """
+    from thresher.capture.stepping_over import step_over as move  # noqa: PLC0415
+    from thresher.capture.stepping_over import stuck_partitions  # noqa: PLC0415
+
+    settings = _named(_settings(config, stack))
+    step_over_batches(
+        "capture step-over",
+        lambda: list(stuck_partitions(settings)),
+        partial(move, settings),
+        where=lambda each: "{}/{}".format(*each.place),
+        plain=lambda each: {"topic": each.place[0], "partition": each.place[1], "batch": asdict(each.batch)},
+        lost="Records in them are never captured",
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @schema_app.command("print")

@@ -21,8 +21,6 @@ from thresher.cli.output import (
     counted,
     emit_json,
     note,
-    require_consent,
-    require_terminal,
     result,
     sentence,
     table,
@@ -40,6 +38,7 @@ from thresher.cli.queue.loading import (
 from thresher.cli.queue.receiving import receive_messages
 from thresher.cli.queue.sending import send_lines
 from thresher.cli.stack.choosing import StackName, with_broker
+from thresher.cli.stepping_over import step_over_batches
 from thresher.core.errors import shorten
 from thresher.core.signals import stopped_by_signals
 
@@ -112,23 +111,16 @@ def step_over(
     problems: list[str] = []
     ids = [given_queue_id(queue, problems) for queue in queues or ()]
     loaded = load_config(config, with_broker(flags, stack), problems)
-    if not yes:
-        require_terminal("queue step-over")
-    found = list(stuck_queues(loaded, ids))
-    for each in found:
-        if not as_json:
-            sentence(
-                f"{text_of(each.queue)}: partition {each.partition}, offsets {each.batch.first} to "
-                f"{each.batch.after - 1} cannot be read"
-            )
-    if found and not yes:
-        require_consent("step over these batches? Messages in them are never delivered")
-    for each in found:
-        move(loaded, each)
-    if as_json:
-        emit_json({"batches": [{**asdict(each), "queue": text_of(each.queue)} for each in found]})
-    else:
-        result(counted(len(found), "batch was stepped over", "batches were stepped over"))
+    step_over_batches(
+        "queue step-over",
+        lambda: list(stuck_queues(loaded, ids)),
+        partial(move, loaded),
+        where=lambda each: f"{text_of(each.queue)}: partition {each.partition}",
+        plain=lambda each: {**asdict(each), "queue": text_of(each.queue)},
+        lost="Messages in them are never delivered",
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 def send(
