@@ -112,5 +112,6 @@ def test_forwarding_blocks_that_end_in_any_order_leave_the_logger_as_it_was() ->
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
+    assert not package.propagate, "the second one still forwards"
     second.__exit__(None, None, None)
     assert (package.level, package.propagate, list(package.handlers)) == before

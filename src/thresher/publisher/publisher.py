@@ -12,6 +12,7 @@ from confluent_kafka.serialization import MessageField
 
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.fork_safe_lock import ForkSafeLock
+from thresher.core.secrets import kept_properties
 from thresher.outbox.admission import Admission, InvalidMessage, Limits
 from thresher.outbox.message import Message
 from thresher.outbox.shape import Shape
@@ -41,7 +42,8 @@ class Publisher:
 
         `value` and `key` are encoders; any serializer of confluent-kafka works. `backend` is this publisher's own.
         """
-        self._kafka, self._outbox = kafka, outbox
+        self._kafka: Mapping[str, Any] | None = kept_properties(kafka)
+        self._outbox = outbox
         self._own: Choice | None = None if backend is None else chosen(backend)
         self._value, self._key = value, key
         self._admission = Admission(Shape.THRESHER, limits or Limits())

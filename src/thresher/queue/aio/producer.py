@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from thresher.core.secrets import revealed
 from thresher.queue import producer as blocking_producer
 from thresher.queue.aio.blocking_call import begin, result_of
 from thresher.queue.configuration import QueueConfig
@@ -21,8 +22,8 @@ _QUEUED_MESSAGES, _QUEUED_KILOBYTES = 100_000, 1_048_576
 def room_for_sends(config: QueueConfig) -> int:
     """Return the limit of sends in flight: half of the client's send queue, so that no send waits for room in it."""
     client: dict[str, Any] = {**config.clients, **config.producer}
-    messages = int(client.get("queue.buffering.max.messages", _QUEUED_MESSAGES)) or _QUEUED_MESSAGES
-    kilobytes = int(client.get("queue.buffering.max.kbytes", _QUEUED_KILOBYTES))
+    messages = int(revealed(client.get("queue.buffering.max.messages", _QUEUED_MESSAGES))) or _QUEUED_MESSAGES
+    kilobytes = int(revealed(client.get("queue.buffering.max.kbytes", _QUEUED_KILOBYTES)))
     return max(1, min(_MOST_SENDS, messages // 2, kilobytes * 512 // config.max_message_bytes))
 
 

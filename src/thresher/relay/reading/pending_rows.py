@@ -11,6 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thresher.core.secrets import revealed
 from thresher.db.outbox_store import PendingReader, Settling, Wanted
 from thresher.db.shape import BUCKETS, Shape, bucket_of
 from thresher.delivery.reading.batch_size import RowSize
@@ -41,7 +42,7 @@ _TOO_MANY = 1.5
 def largest_row(settings: Settings) -> int:
     """Return the largest size of a row that is read whole: a larger one can never be sent."""
     asked = {**settings.kafka, **settings.producer}.get("message.max.bytes", 1_000_000)
-    return max(int(asked), settings.limits.batch_bytes)
+    return max(int(revealed(asked)), settings.limits.batch_bytes)
 
 
 class PendingRows:
