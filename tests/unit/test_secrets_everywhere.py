@@ -24,6 +24,7 @@ from thresher.capture.configuration import CaptureForm, load_capture_config
 from thresher.capture.publishing import EntityPublisher
 from thresher.capture.settings import CaptureSettings
 from thresher.config.form import Form
+from thresher.config.kafka_properties import brokers_of
 from thresher.config.problem import ConfigurationInvalid
 from thresher.config.setting import settings_of
 from thresher.core.errors import InvalidInput
@@ -37,7 +38,9 @@ from thresher.harvest.form import RelayForm
 from thresher.kafka.property import PROPERTIES
 from thresher.observe.logs import JsonFormatter, TextFormatter
 from thresher.publisher.kafka_backend import KafkaBackend
+from thresher.queue.aio.producer import room_for_sends
 from thresher.queue.configuration import QueueConfig, configured, load_queue_config
+from thresher.relay.reading.pending_rows import largest_row
 from thresher.relay.settings import Settings
 from thresher.spark.session.settings import SparkOptions
 from thresher.tail.configuration import TailForm, load_tail_config
@@ -216,6 +219,19 @@ def test_a_secret_crosses_to_a_task_only_if_it_is_carried() -> None:
         arrived.dsn.reveal()
     with pytest.raises(SecretMasked):
         revealed_properties(arrived.kafka)
+
+
+def test_what_thresher_reads_of_a_clients_properties_may_be_in_a_file(tmp_path: Path) -> None:
+    for name, content in (("servers", "k:1\n"), ("bytes", "70000000\n"), ("messages", "50\n")):
+        (tmp_path / name).write_text(content)
+    kafka = {"bootstrap.servers": {"file": f"{tmp_path}/servers"}, "message.max.bytes": {"file": f"{tmp_path}/bytes"}}
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({**OF_DATABASE, "kafka": kafka}))
+    settings = load(path, {}, {}).settings
+    assert (brokers_of(settings.kafka), largest_row(settings)) == ({"k:1"}, 70_000_000)
+    sends = {"queue.buffering.max.messages": {"file": f"{tmp_path}/messages"}}
+    path.write_text(yaml.safe_dump({**OF_QUEUES, "producer": sends}))
+    assert room_for_sends(load_queue_config(path, {}, {}).form) == 25
 
 
 def test_a_client_without_its_server_tells_no_secret(caplog: pytest.LogCaptureFixture) -> None:
