@@ -228,7 +228,8 @@ def test_what_thresher_reads_of_a_clients_properties_may_be_in_a_file(tmp_path: 
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump({**OF_DATABASE, "kafka": kafka}))
     settings = load(path, {}, {}).settings
-    assert (brokers_of(settings.kafka), largest_row(settings)) == ({"k:1"}, 70_000_000)
+    assert brokers_of(settings.kafka) == frozenset({"k:1"})
+    assert largest_row(settings) == 70_000_000
     sends = {"queue.buffering.max.messages": {"file": f"{tmp_path}/messages"}}
     path.write_text(yaml.safe_dump({**OF_QUEUES, "producer": sends}))
     assert room_for_sends(load_queue_config(path, {}, {}).form) == 25

@@ -29,10 +29,9 @@ from thresher.kafka.problem import BrokerLost
 from thresher.spark.worker.shard import Shard
 
 _POLL_SECONDS = 0.05
-# How often to store what was read if no record came, and how often to update the gauges.
+# How often to store what was read if no record came, and how often to update the gauges and, before an
+# unreadable batch, to look whether somebody has stepped over it.
 _PASS_SECONDS, _TELL_SECONDS = 1.0, 0.5
-# How often to look whether somebody has stepped over an unreadable batch.
-_LOOK_SECONDS = 2.0
 # Every session of a shard has the server's usual planner settings: `connect` sets others, for polling an outbox.
 SESSION = "-c enable_seqscan=on -c enable_bitmapscan=on -c plan_cache_mode=auto"
 # A handler may compute between two statements. A take-over ends the session, so the time-out may be long.
@@ -90,7 +89,7 @@ class Attempt:
         self._stored: dict[Place, int] = {}
         # The unreadable batches that the driver knows of.
         self._told: dict[Place, int] = {}
-        self._pass_due = self._tell_due = self._look_due = 0.0
+        self._pass_due = self._tell_due = 0.0
         self._applying = shard.step("apply")
 
     def open(self) -> None:
@@ -111,9 +110,6 @@ class Attempt:
                 self._apply(due)
         for topic, count in self._reader.partitions().items():
             self._add(topic, count)
-        if self._reader.unreadable and time.monotonic() >= self._look_due:
-            self._look_over()
-            self._look_due = time.monotonic() + _LOOK_SECONDS
         self._tell()
 
     def _look_over(self) -> None:
@@ -196,6 +192,8 @@ class Attempt:
         if now < self._tell_due:
             return
         self._tell_due = now + _TELL_SECONDS
+        if self._reader.unreadable:
+            self._look_over()
         if self._reader.unreadable != self._told:
             self._told = dict(self._reader.unreadable)
             batches = {f"{topic}/{partition}": first for (topic, partition), first in self._told.items()}
