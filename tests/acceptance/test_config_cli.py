@@ -267,5 +267,5 @@ def test_the_documented_program_runs(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True,
         timeout=150,
     )  # fmt: skip
-    assert "'sasl.password': '***'" in answer.stderr
+    assert "'sasl.password': Secret('***')" in answer.stderr
     assert SECRET not in answer.stderr
