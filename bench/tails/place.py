@@ -14,7 +14,7 @@ from bench.relays.place import KEYS, OUTBOX, PATIENCE_SECONDS, VALUE_BYTES, Plac
 from bench.relays.sides import program
 from thresher.db import TableName
 from thresher.db.postgres.replication.slots import PostgresSlots
-from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.sessions import connect_as_configured
 from thresher.outbox.unpolled import Via
 from thresher.tail.log_source import LogSource, TableSource
 from thresher.tail.slot import create_slot
@@ -31,7 +31,7 @@ def slot(place: Place, via: Via) -> Iterator[str]:
     name = f"bench_{secrets.token_hex(4)}"
     table = TableName(table=OUTBOX.table, schema="public")
     source = TableSource(table=table) if via == "table" else LogSource(outbox=OUTBOX)
-    with closing(connect(place.dsn, "bench")) as connection:
+    with closing(connect_as_configured(place.dsn, "bench")) as connection:
         create_slot(PostgresSlots(connection), name, name, source)
     try:
         yield name

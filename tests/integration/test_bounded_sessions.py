@@ -65,7 +65,7 @@ def test_the_holder_of_a_lock_that_sessions_await_is_known(dsn: str) -> None:
 
         thread = threading.Thread(target=release, daemon=True)
         thread.start()
-        blocked.connection.execute("SELECT count(*) FROM outbox")
+        blocked.connection.execute("SELECT count(*) FROM public.outbox")
         thread.join(60)
         (holder,) = found
         assert (holder.pid, holder.user) == (locker.info.backend_pid, locker.info.user)

@@ -196,7 +196,7 @@ def test_a_dropped_column_ends_a_running_capture_with_the_statement(orders: Capt
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("ALTER TABLE orders DROP COLUMN note")
     orders.publish(("a", 2))
-    with pytest.raises(CaptureRefused, match='ALTER TABLE "orders" ADD COLUMN "note" text;'):
+    with pytest.raises(CaptureRefused, match=r'ALTER TABLE "public"\."orders" ADD COLUMN "note" text;'):
         capture.wait(PATIENCE_SECONDS)
     capture.stop()
 

@@ -29,7 +29,7 @@ from thresher.capture.store.offsets import StoredOffset, StoredOffsets
 from thresher.capture.store.schema import create_schema, require_schema, schema_problems
 from thresher.capture.targets import HandlerTarget, TableTarget, Target, targets_of
 from thresher.db import TableName
-from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.sessions import session
 from thresher.db.problem import DatabaseRefused
 from thresher.kafka.partition_watch import PositionLost
 
@@ -61,7 +61,7 @@ class Place:
     """A database with a table of orders, and a capture that writes to it."""
 
     def __init__(self, dsn: str, *, target: Target | None = None, **settings: Any) -> None:
-        self.connection = connect(dsn, "capture-test", SESSION)
+        self.connection = psycopg.connect(session(dsn, "capture-test", SESSION, path=""), autocommit=True)
         self.connection.execute(
             "CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, total numeric(10, 2) NOT NULL CHECK (total >= 0), "
             "tags integer[], doc jsonb, code varchar(3))"
@@ -282,6 +282,24 @@ def test_the_last_good_record_of_a_key_counts(place: Place) -> None:
     assert (place.rows(), place.reasons()) == ([("a", 2.0)], {2: "constraint", 3: "malformed"})
 
 
+def test_a_key_of_an_extensions_type_is_compared_by_its_own_operator(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "CREATE EXTENSION vector SCHEMA public; CREATE TABLE orders (id vector(2) PRIMARY KEY, total numeric, "
+            "tags integer[], doc jsonb, code text)"
+        )
+    place = Place(dsn)
+    place.connection.execute("SET search_path = pg_catalog, pg_temp")
+    table = dataclasses.replace(ORDERS, table=TableName(table="orders", schema="public"))
+    targets = targets_of(place.connection, [table])
+    place.settings = dataclasses.replace(place.settings, schema="public")
+    place.applier = Applier(place.connection, place.settings, targets)
+    place.apply(part(record(0, b"[1,2]", {"total": 1}), record(1, b"[3,4]", {"total": 2})))
+    place.apply(part(record(2, b"[1, 2]", None)))
+    assert place.connection.execute("SELECT id::text FROM public.orders").fetchall() == [("[3,4]",)]
+    place.connection.close()
+
+
 def test_two_texts_for_one_key_are_both_applied(dsn: str) -> None:
     place = Place(dsn)
     place.connection.execute("ALTER TABLE orders ALTER COLUMN id TYPE integer USING id::integer")
@@ -420,7 +438,9 @@ def test_a_lock_timeout_in_a_handler_makes_no_dead_record(dsn: str, connection: 
 def test_a_handler_may_compute_for_minutes(place: Place) -> None:
     handled = dataclasses.replace(place.settings, mappings=(TopicMapping(topic="orders", handler="m:f"),))
     for each, limit in ((place.settings, "15s"), (handled, "5min")):
-        with connect(each.dsn, "capture-test", session_of(each)) as connection:
+        with psycopg.connect(
+            session(each.dsn, "capture-test", session_of(each), path=""), autocommit=True
+        ) as connection:
             assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == (limit,)
 
 
@@ -511,7 +531,7 @@ def test_two_topics_for_one_table_are_refused_under_any_name(place: Place) -> No
 def test_names_with_odd_characters_work(dsn: str) -> None:
     table = TableName(table='o "%s" {key}')
     mapping = TopicMapping(topic="odd", table=table, key=("i%d",), columns={"i%d": "$key", 'a"{table}%s': "a"})
-    with connect(dsn, "capture-test", SESSION) as connection:
+    with psycopg.connect(session(dsn, "capture-test", SESSION, path=""), autocommit=True) as connection:
         connection.execute(f'CREATE TABLE {table} ("i%d" text PRIMARY KEY, "a""{{table}}%s" int)'.encode())
         settings = CaptureSettings(name="c", dsn=dsn, kafka={}, mappings=(mapping,))
         create_schema(connection, settings.tables, settings.mappings)

@@ -32,7 +32,7 @@ from thresher.capture.start_offsets import facts_of, starts_of
 from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.targets import targets_of
 from thresher.core.errors import InvalidInput
-from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.sessions import connect_as_configured
 from thresher.devstack.stack import Stack
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.partition_watch import PositionLost
@@ -44,7 +44,7 @@ class Applying:
 
     def __init__(self, orders: CapturedOrders) -> None:
         self.orders, self.settings = orders, orders.settings
-        self.connection = connect(orders.dsn, "capture-test")
+        self.connection = connect_as_configured(orders.dsn, "capture-test")
         self._applier: Applier | None = None
         self._topic_id = ""
 
@@ -261,7 +261,7 @@ def test_rewind_shows_no_reader_an_older_state(orders: CapturedOrders, applying:
         connection.execute("DELETE FROM orders")
         connection.execute(
             "CREATE TABLE seen AS SELECT id, total FROM orders; "
-            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS "
             "$$BEGIN INSERT INTO seen VALUES (NEW.id, NEW.total); RETURN NEW; END$$; "
             "CREATE TRIGGER t AFTER INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION note()"
         )

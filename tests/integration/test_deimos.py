@@ -163,7 +163,7 @@ def test_a_row_is_in_its_partition_keys_bucket(dsn: str) -> None:
             for bucket in set(buckets):
                 found = reader.few(Wanted(buckets=[bucket], rows=10, batch_bytes=10**6, largest_bytes=10**6))
                 assert [row[0] for row in found] == [id_ for id_, each in enumerate(buckets, 1) if each == bucket]
-        estimate = statement("deimos_estimate", NAME)
+        estimate = statement("deimos_estimate", session.outbox)
         assert dict(session.connection.execute(estimate, [100]).fetchall()) == Counter(buckets)
 
 

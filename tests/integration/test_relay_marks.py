@@ -15,7 +15,7 @@ from tests.relay.reads import read as read_from
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
 from thresher.core.errors import Superseded
-from thresher.db.postgres.sessions import connect, incarnation
+from thresher.db.postgres.sessions import connect_as_configured, incarnation
 from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.delivery.fate import SENT
@@ -113,7 +113,7 @@ def test_recovery_settles_rows_that_an_older_attempt_is_marking(place: Place, se
     sent = all_sent(place)
     waits = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with (
-        contextlib.closing(connect(place.dsn, "tests")) as connection,
+        contextlib.closing(connect_as_configured(place.dsn, "tests")) as connection,
         ThreadPoolExecutor(1) as thread,
         psycopg.connect(place.dsn) as older,
     ):

@@ -15,7 +15,7 @@ from thresher.db.postgres.control import control_table
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.head_queries import bounded_query, head_by_id_query, head_query, next_query, window_query
 from thresher.db.postgres.marks import PostgresMarks
-from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.sessions import connect_as_configured
 from thresher.db.shape_columns import created
 from thresher.devstack.stack import Stack
 from thresher.outbox import Shape, create_schema
@@ -38,7 +38,7 @@ def filled(request: pytest.FixtureRequest, stack: Stack) -> Iterator[str]:
         connection.execute(statement("outbox_dead_create", OUTBOX))
         # Otherwise autovacuum might gather the statistics that a test does without.
         connection.execute("ALTER TABLE outbox SET (autovacuum_enabled = false)")
-    with connect(dsn, "tests") as connection:
+    with connect_as_configured(dsn, "tests") as connection:
         fill(connection, request.param)
     yield dsn
     stack.postgres.drop_database(name)
@@ -46,7 +46,7 @@ def filled(request: pytest.FixtureRequest, stack: Stack) -> Iterator[str]:
 
 @pytest.fixture
 def session(filled: str) -> Iterator[psycopg.Connection[Any]]:
-    with connect(filled, "tests") as connection:
+    with connect_as_configured(filled, "tests") as connection:
         yield connection
 
 

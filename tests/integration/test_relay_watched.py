@@ -83,7 +83,7 @@ BREAKING = {
     "foreign key": Change(
         make=sql("CREATE TABLE child (id bigint REFERENCES outbox)"),
         problem=DatabaseRefused,
-        named="foreign key of child",
+        named="foreign key of public.child",
     ),
     "row security": Change(
         make=sql("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY"), problem=DatabaseRefused, named="row level security"

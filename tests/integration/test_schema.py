@@ -84,7 +84,7 @@ def test_a_table_of_the_other_shape_is_refused(connection: psycopg.Connection[An
         ("ALTER TABLE outbox ADD tenant TEXT NOT NULL", "column tenant: an extra column that is NOT NULL"),
         ("DROP TABLE outbox; CREATE VIEW outbox AS SELECT 1 AS id", "it is a view; a plain table is needed"),
         ("CREATE RULE r AS ON INSERT TO outbox DO INSTEAD NOTHING", "rule r"),
-        ("CREATE TABLE other (o BIGINT REFERENCES outbox)", "foreign key of other"),
+        ("CREATE TABLE other (o BIGINT REFERENCES outbox)", "foreign key of public.other"),
         ("CREATE TABLE child () INHERITS (outbox)", "inherit"),
         ("ALTER SEQUENCE outbox_id_seq AS integer", "it ends at 2147483647"),
         ("ALTER SEQUENCE outbox_id_seq SET UNLOGGED", "it is UNLOGGED"),

@@ -13,7 +13,7 @@ from thresher.db.log_emitter import LogKey
 from thresher.db.names import TableName
 from thresher.db.postgres.replication.emitter import PostgresEmitter
 from thresher.db.postgres.replication.slots import PostgresSlots
-from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.sessions import connect_as_configured
 from thresher.outbox import Message, Outbox, create_schema
 from thresher.tail.chunk import Chunk
 from thresher.tail.log_seal import LogKeys
@@ -40,7 +40,7 @@ class Logged:
         self.slot = f"test_{os.getpid()}_{next(_NUMBERS)}"
         self.connection = psycopg.connect(dsn, autocommit=True)
         create_schema(self.connection, OUTBOX)
-        self.observer = connect(dsn, "observer")
+        self.observer = connect_as_configured(dsn, "observer")
         self.slots = PostgresSlots(self.observer)
         create_slot(self.slots, self.slot, self.slot, source)
         if isinstance(source, LogSource):

@@ -30,7 +30,7 @@ from thresher.db.log_emitter import emit_function
 from thresher.db.lsn import lsn_number
 from thresher.db.names import TableName
 from thresher.db.postgres.replication.slots import PostgresSlots
-from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.sessions import connect_as_configured
 from thresher.devstack.stack import Stack
 from thresher.outbox.log_message import encode
 from thresher.tail.log_source import LogSource, TableSource
@@ -85,7 +85,7 @@ class MixedTail(MixedRelay):
         super().prepare(stack, bootstrap, directory)
         named = TableName(table=TABLE.table, schema="public")
         source = TableSource(table=named) if self.via is Via.TABLE else LogSource(outbox=TABLE)
-        with closing(connect(self.dsn, "test")) as connection:
+        with closing(connect_as_configured(self.dsn, "test")) as connection:
             create_slot(PostgresSlots(connection), SLOT, SLOT, source)
             if isinstance(source, LogSource):
                 close_server_functions(connection, TABLE)

@@ -15,7 +15,7 @@ from tests.tail.logged import close_server_functions
 from thresher.db import TableName
 from thresher.db.log_slots import LogSlot
 from thresher.db.postgres.replication.slots import PostgresSlots
-from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.sessions import connect_as_configured
 from thresher.db.shape import Shape
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
@@ -66,7 +66,7 @@ class TailPlace(Asking):
 
     @contextmanager
     def slots(self) -> Iterator[PostgresSlots]:
-        with closing(connect(self.dsn, "observer")) as connection:
+        with closing(connect_as_configured(self.dsn, "observer")) as connection:
             yield PostgresSlots(connection)
 
     def create_slot(self) -> None:

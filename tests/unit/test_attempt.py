@@ -30,7 +30,7 @@ ASSIGNMENT = ShardAssignment(
     settings=Settings(
         name="orders",
         dsn="",
-        outbox=TableName(table="outbox"),
+        outbox=TableName(table="outbox", schema="public"),
         kafka={"bootstrap.servers": "127.0.0.1:1", "log_level": 0},
         delivery=Delivery.AT_LEAST_ONCE,
     ),

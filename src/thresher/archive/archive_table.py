@@ -13,6 +13,7 @@ from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.own_tables.lock_rows import create_missing
 from thresher.db.postgres.sessions import explained
 from thresher.db.statements import statement
+from thresher.db.strangers import PARTITIONED
 
 # Postgres truncates longer names.
 _IDENTIFIER_BYTES = 63
@@ -35,7 +36,7 @@ class ArchiveTable:
                 f"ADD COLUMN IF NOT EXISTS {quoted_name(each)} {rows.columns[each]}" for each in rows.columns
             )
             made = f"{statement('archive_create', outbox)}\nALTER TABLE {self.name} {adding};"
-            create_missing(self._connection, self.name, made)
+            create_missing(self._connection, self.name, made, PARTITIONED)
             there = {each for (each,) in self._execute(statement("archive_columns"), [self.name]).fetchall()}
         if reasons := ", ".join(self._reasons()):
             raise ArchiveRefused(f"{self.name} does not keep rows durably: {reasons}; change it, or archive to files")

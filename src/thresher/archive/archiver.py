@@ -15,7 +15,8 @@ from thresher.archive.run import Archived, ArchiveJob, ArchivePoint
 from thresher.archive.stamped_rows import DueRows, StampedRows
 from thresher.archive.superseded import remove_superseded
 from thresher.archive.target import Opening, ToDirectory
-from thresher.db.postgres.sessions import connect
+from thresher.db.names import TableName
+from thresher.db.postgres.sessions import connect, resolved
 
 # Moves a batch of rows after one id and up to another; returns the id after which to continue.
 _MoveNext = Callable[[int | None, int], int]
@@ -45,13 +46,13 @@ class Archiver:
     def count(self) -> int:
         """Return how many rows would be moved. Changes nothing."""
         with closing(self._connect()) as connection:
-            return StampedRows(connection, self._job.outbox).count_due(self._job.older_than_seconds)
+            return StampedRows(connection, self._outbox()).count_due(self._job.older_than_seconds)
 
     def run(self) -> Archived:
         """Move all rows that are due, or until `stop`. Raises `ArchiverBusy` if another archiver runs."""
         with ExitStack() as closing_all:
             connection = closing_all.enter_context(closing(self._connect()))
-            rows = StampedRows(connection, self._job.outbox)
+            rows = StampedRows(connection, self._outbox())
             closing_all.enter_context(rows.only_archiver())
             move_next = self._prepare(rows, closing_all)
             last: int | None = None
@@ -64,6 +65,10 @@ class Archiver:
 
     def _connect(self) -> psycopg.Connection[Any]:
         return connect(self._job.dsn, self._application, _KEEPALIVES)
+
+    def _outbox(self) -> TableName:
+        (found,) = resolved(self._job.dsn, self._application, self._job.outbox)
+        return found
 
     def _look(self, rows: StampedRows, after: int | None) -> int | None:
         """Return the id up to which there are rows for a batch; None if no row is due, or on `stop`."""

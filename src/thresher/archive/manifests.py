@@ -19,6 +19,7 @@ from thresher.archive.stamped_rows import DueRows, StampedRows
 from thresher.db.names import TableName, quoted_name
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.own_tables.lock_rows import create_missing
+from thresher.db.postgres.rights.ddl import shared_ddl
 from thresher.db.postgres.sessions import exists, explained
 from thresher.db.statements import statement
 
@@ -56,7 +57,7 @@ class Manifests:
     def create(self) -> None:
         """Create the table if it is missing."""
         with explained():
-            create_missing(self._connection, self.table.quoted(), statement("archive_batches_create", self.table))
+            create_missing(self._connection, self.table.quoted(), _ddl(self.table))
 
     def exist(self) -> bool:
         """Whether there is a table of manifests."""
@@ -182,8 +183,12 @@ def archive_ddl(outbox: TableName) -> list[str]:
     """Return the DDL of the tables that an archive uses, for a role that may not create them."""
     return [
         statement("archive_create", outbox),
-        statement("archive_batches_create", TableName(table=BATCHES, schema=outbox.schema)),
+        _ddl(TableName(table=BATCHES, schema=outbox.schema)),
     ]
+
+
+def _ddl(batches: TableName) -> str:
+    return shared_ddl(statement("archive_batches_create", batches), batches)
 
 
 def _files(batch: UUID, directory: str, directory_id: UUID, stem: str, attempt: int) -> BatchFiles:

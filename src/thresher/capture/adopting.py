@@ -16,7 +16,7 @@ from psycopg import Connection
 
 from thresher.capture.record import Place
 from thresher.capture.rows.mapping import TopicMapping
-from thresher.capture.settings import CaptureSettings
+from thresher.capture.settings import CaptureSettings, placed_settings
 from thresher.capture.start_offsets import current_ends, facts_of
 from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import Stored, StoredOffset, StoredOffsets
@@ -47,6 +47,7 @@ def adopt(settings: CaptureSettings) -> list[Adopted]:
     """Set the stored offsets to offsets that the topics have; return the changes. Raises `PipelineProblem`."""
     admin = Admin.of(settings.kafka)
     changed: list[Adopted] = []
+    settings = placed_settings(settings, visitor(settings.name, "adopt"))
     with closing(connect(settings.dsn, visitor(settings.name, "adopt"), HOLDING_SESSION)) as connection, explained():
         require_schema(connection, settings.tables, settings.mappings)
         with connection.transaction():

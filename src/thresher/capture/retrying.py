@@ -22,7 +22,7 @@ from thresher.capture.reader import TopicsReader
 from thresher.capture.record import CapturedRecord, Flaw
 from thresher.capture.rows.guard import Change
 from thresher.capture.rows.mapping import Mapper
-from thresher.capture.settings import CaptureSettings
+from thresher.capture.settings import CaptureSettings, placed_settings
 from thresher.capture.store.dead import DeadRecord, DeadRecords
 from thresher.capture.store.entity_table import entity_table
 from thresher.capture.store.explained import explained
@@ -46,13 +46,14 @@ class Outcome(enum.StrEnum):
 
 def retry(settings: CaptureSettings, ids: Sequence[int]) -> dict[int, Outcome]:
     """Apply the dead records with these ids, each in a transaction of its own. Records that are gone are left out."""
+    settings = placed_settings(settings, visitor(settings.name, "retry"))
     with closing(connect(settings.dsn, visitor(settings.name, "retry"), HOLDING_SESSION)) as connection, explained():
         found = DeadRecords(connection, settings.tables, settings.name).list(ids=ids)
         names = {each.record.topic for each in found}
         if strange := names - set(settings.topics):
             raise CaptureRefused(f"{', '.join(sorted(strange))}: the configuration has no such topic; add it first")
         mappings = [each for each in settings.mappings if each.topic in names]
-        targets = targets_of(connection, mappings)
+        targets = targets_of(connection, mappings, handlers_path=settings.handlers_path)
         mappers = {
             each.topic: mapper_of(each, entity_table(connection, each)) for each in mappings if each.table is not None
         }

@@ -29,7 +29,7 @@ from thresher.capture.reader import TopicsReader
 from thresher.capture.record import CapturedRecord, Flaw, FlawedRecord, Place
 from thresher.capture.rows.guard import Guard
 from thresher.capture.rows.mapping import Mapper, TopicMapping
-from thresher.capture.settings import CaptureSettings
+from thresher.capture.settings import CaptureSettings, placed_settings
 from thresher.capture.start_offsets import facts_of
 from thresher.capture.store.dead import DeadRecords
 from thresher.capture.store.entity_table import entity_table
@@ -88,6 +88,7 @@ def rewind(
     """
     done = Rewound(left_out=[each.topic for each in settings.mappings if each.handler is not None])
     application = visitor(settings.name, "rewind")
+    settings = placed_settings(settings, application)
     with (
         closing(connect(settings.dsn, application, HOLDING_SESSION)) as holding,
         closing(connect(settings.dsn, application, HOLDING_SESSION)) as writing,

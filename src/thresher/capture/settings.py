@@ -1,13 +1,18 @@
 """The settings of a capture, which are sent to its shards: servers, topics, tables and bounds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from psycopg import Connection
 
 from thresher.capture.rows.mapping import TopicMapping
 from thresher.capture.store.tables import CaptureTables
 from thresher.core.secrets import SecretText, kept_properties
+from thresher.db.names import TableName
 from thresher.db.postgres.dsn import kept_dsn
+from thresher.db.postgres.sessions import connect_as_configured, placed, search_path
 from thresher.spark.policy import Policy
 
 POLICY = Policy()
@@ -25,6 +30,8 @@ class CaptureSettings:
     mappings: tuple[TopicMapping, ...]
     # The schema of capture's own tables.
     schema: str | None = None
+    # The search_path with which handlers run: that of the role or the connection string. None: it was not looked up.
+    handlers_path: str | None = None
     shards: int = 1
     batch_records: int = 5_000
     # 0: no limit.
@@ -60,6 +67,31 @@ class CaptureSettings:
     def reader(self) -> Mapping[str, Any]:
         """The properties of its consumers."""
         return {**self.kafka, **self.consumer}
+
+
+def placed_settings(settings: CaptureSettings, application: str) -> CaptureSettings:
+    """Return the settings with the schema of every table. Raises `DatabaseRefused` or `DatabaseLost`.
+
+    Names without a schema are looked up by the search_path of the role or the connection string. Sessions of ours have
+    another one, by which they find no table; handlers get the first.
+    """
+    handled = settings.handlers_path is None and any(each.handler is not None for each in settings.mappings)
+    if not handled and all(each.schema is not None for each in _tables(settings)):
+        return settings
+    with closing(connect_as_configured(settings.dsn, application)) as connection:
+        return settings_placed_by(connection, settings)
+
+
+def settings_placed_by(connection: Connection[Any], settings: CaptureSettings) -> CaptureSettings:
+    """Return the settings with the schema of every table, by the search_path of this session."""
+    own, *others = placed(connection, *_tables(settings))
+    found = iter(others)
+    mappings = tuple(each if each.table is None else replace(each, table=next(found)) for each in settings.mappings)
+    return replace(settings, schema=own.schema, mappings=mappings, handlers_path=search_path(connection))
+
+
+def _tables(settings: CaptureSettings) -> list[TableName]:
+    return [settings.tables.offsets, *(each.table for each in settings.mappings if each.table is not None)]
 
 
 def owned(partition: int, shard: int, shards: int) -> bool:

@@ -78,7 +78,9 @@ class Attempt:
         self._offsets = StoredOffsets(self._connection, settings.tables, settings.name)
         with explained():
             require_schema(self._connection, settings.tables, settings.mappings)
-            targets = targets_of(self._connection, settings.mappings, running=shard.step(HANDLING))
+            targets = targets_of(
+                self._connection, settings.mappings, running=shard.step(HANDLING), handlers_path=settings.handlers_path
+            )
         self._applier = Applier(self._connection, settings, targets, crash)
         self._reader = TopicsReader(settings.topics, settings.reader)
         self._topic_ids: dict[str, str] = {}

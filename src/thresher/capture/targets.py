@@ -1,8 +1,8 @@
 """Applies the records of a topic: to a table by its mapping, or by a handler. In the caller's transaction."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import psycopg
@@ -15,6 +15,7 @@ from thresher.capture.rows.guard import Change, rounds
 from thresher.capture.rows.mapping import Mapper, TopicMapping
 from thresher.capture.store.data_errors import is_databases_fault
 from thresher.capture.store.entity_table import EntityTable, entity_table
+from thresher.db.postgres.sessions import keep_to_own_path, use_path
 from thresher.spark.worker.chain import resolve
 
 Handler = Callable[[Connection[Any], Sequence[CapturedRecord]], object]
@@ -81,9 +82,14 @@ class TableTarget:
 class HandlerTarget:
     """Passes records to a user's function, which must neither commit nor roll back."""
 
-    def __init__(self, handler: Handler, running: AbstractContextManager[Any] = nullcontext()) -> None:  # noqa: B008 - it holds nothing
-        """`running` is entered while the handler runs."""
-        self._handler, self._running = handler, running
+    def __init__(
+        self,
+        handler: Handler,
+        running: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
+        path: str | None = None,
+    ) -> None:
+        """`running` is entered while the handler runs, and `path` is then the search_path."""
+        self._handler, self._running, self._path = handler, running, path
 
     def prepared(self, records: Sequence[CapturedRecord]) -> Target:  # noqa: ARG002 - it does all in the transaction
         """Nothing to prepare."""
@@ -93,7 +99,7 @@ class HandlerTarget:
         """Call the handler with all records. Raises `HandlerEndedTransaction` if it has committed or rolled back."""
         transaction = _transaction(connection)
         try:
-            with self._running:
+            with self._running, _on_path(connection, self._path):
                 answer = self._handler(connection, records)
         except psycopg.Error as error:
             if connection.closed or is_databases_fault(error):
@@ -120,9 +126,10 @@ def targets_of(
     *,
     running: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
     again: bool = False,
+    handlers_path: str | None = None,
 ) -> Mapping[str, Target]:
     """Return the target of each topic. Raises `CaptureRefused`, or `StepUnusable` for a wrong import path."""
-    return {each.topic: _target(connection, each, running, again) for each in mappings}
+    return {each.topic: _target(connection, each, running, again, handlers_path) for each in mappings}
 
 
 def mapper_of(mapping: TopicMapping, table: EntityTable) -> Mapper:
@@ -141,12 +148,28 @@ def require_functions(mappings: Sequence[TopicMapping]) -> None:
 
 
 def _target(
-    connection: Connection[Any], mapping: TopicMapping, running: AbstractContextManager[Any], again: bool
+    connection: Connection[Any],
+    mapping: TopicMapping,
+    running: AbstractContextManager[Any],
+    again: bool,
+    handlers_path: str | None,
 ) -> Target:
     if mapping.handler is not None:
-        return HandlerTarget(resolve(mapping.handler, arguments=2), running)
+        return HandlerTarget(resolve(mapping.handler, arguments=2), running, handlers_path)
     table = entity_table(connection, mapping, again=again)
     return TableTarget(mapper_of(mapping, table), table)
+
+
+@contextmanager
+def _on_path(connection: Connection[Any], path: str | None) -> Iterator[None]:
+    """Give a handler the search_path that its session would have without us. A roll-back restores ours too."""
+    if path is None:
+        yield
+        return
+    use_path(connection, path)
+    yield
+    if connection.info.transaction_status == TransactionStatus.INTRANS:
+        keep_to_own_path(connection)
 
 
 def _failed(why: str) -> HandlerFailed:

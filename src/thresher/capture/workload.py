@@ -15,7 +15,7 @@ from psycopg import Connection
 from thresher.capture.reader import why_waits
 from thresher.capture.report.metrics import HANDLING, WORDING
 from thresher.capture.report.report import CaptureReport
-from thresher.capture.settings import POLICY, CaptureSettings
+from thresher.capture.settings import POLICY, CaptureSettings, placed_settings
 from thresher.capture.start_offsets import begin_topics, facts_of
 from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffsets
@@ -77,15 +77,16 @@ class CaptureWorkload:
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "CaptureTerm | None":
         """Check tables and topics, write the term, and end the sessions of older terms, which may hold locks."""
-        settings = self.settings
-        with closing(_connect(settings, f"{sessions(settings.name, term)}/t")) as connection, explained():
+        application = f"{sessions(self.settings.name, term)}/t"
+        settings = placed_settings(self.settings, application)
+        with closing(_connect(settings, application)) as connection, explained():
             require_schema(connection, settings.tables, settings.mappings)
             admin = Admin.of(settings.kafka)
             facts = facts_of(admin, settings.topics)
             if not wanted():
                 return None
             offsets = StoredOffsets(connection, settings.tables, settings.name)
-            self._require_no_guards(term, {topic for topic, _ in offsets.read()})
+            _require_no_guards(settings, term, {topic for topic, _ in offsets.read()})
             with connection.transaction():
                 begin_topics(admin, offsets, facts)
             taken = statement("capture_term_take", settings.tables.captures)
@@ -102,13 +103,6 @@ class CaptureWorkload:
                 extra={"capture": settings.name},
             )  # fmt: skip
         return CaptureTerm(term, settings, self._policy, self._hook)
-
-    def _require_no_guards(self, term: str, known: Collection[str]) -> None:
-        settings = self.settings
-        if new := [each for each in settings.mappings if each.topic not in known]:
-            # In a session without a statement time-out: the tables may be large.
-            with closing(connect(settings.dsn, f"{sessions(settings.name, term)}/g", HOLDING_SESSION)) as connection:
-                require_no_guards(connection, settings.name, new)
 
     def report(self, observed: Observed) -> CaptureReport:
         """Return the capture's part of the pages."""
@@ -205,6 +199,13 @@ class CaptureTerm:
 
     def _visit(self, what: str) -> Connection[Any]:
         return _connect(self._settings, f"{sessions(self._settings.name, self._term)}/{what}")
+
+
+def _require_no_guards(settings: CaptureSettings, term: str, known: Collection[str]) -> None:
+    if new := [each for each in settings.mappings if each.topic not in known]:
+        # In a session without a statement time-out: the tables may be large.
+        with closing(connect(settings.dsn, f"{sessions(settings.name, term)}/g", HOLDING_SESSION)) as connection:
+            require_no_guards(connection, settings.name, new)
 
 
 def _connect(settings: CaptureSettings, application: str) -> Connection[Any]:

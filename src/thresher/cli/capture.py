@@ -3,7 +3,8 @@
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -35,6 +36,8 @@ from thresher.core.secrets import mask_logs
 from thresher.observe.logs import LogFormat, configure_logging
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+
     from thresher.capture.configuration import CaptureConfiguration, CaptureForm
     from thresher.capture.settings import CaptureSettings
     from thresher.capture.store.dead import DeadRecord
@@ -225,10 +228,9 @@ def print_ddl(
 def create(config: ConfigFile = None, stack: StackName = None) -> None:
     """Create capture's own tables, and add the guard columns to yours, where they are missing."""
     from thresher.capture.store.schema import create_schema, schema_problems  # noqa: PLC0415
-    from thresher.cli.options import connect  # noqa: PLC0415
 
     settings = _settings(config, stack)
-    with connect(settings.dsn) as connection:
+    with _prepared(settings) as (connection, settings):
         create_schema(connection, settings.tables, settings.mappings)
         problems = schema_problems(connection, settings.tables, settings.mappings)
     if problems:
@@ -242,10 +244,9 @@ def create(config: ConfigFile = None, stack: StackName = None) -> None:
 def check(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = False) -> None:
     """Check the database of a capture, and say how to repair each problem; exit code 1 if there is one."""
     from thresher.capture.store.schema import schema_problems  # noqa: PLC0415
-    from thresher.cli.options import connect  # noqa: PLC0415
 
     settings = _settings(config, stack)
-    with connect(settings.dsn) as connection:
+    with _prepared(settings) as (connection, settings):
         problems = schema_problems(connection, settings.tables, settings.mappings)
     if as_json:
         emit_json({"usable": not problems, "findings": list(problems)})
@@ -332,11 +333,10 @@ def drop(ids: Ids = None, config: ConfigFile = None, stack: StackName = None) ->
     """Remove dead records for good: they are never applied."""
     from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
     from thresher.capture.store.explained import explained  # noqa: PLC0415
-    from thresher.cli.options import connect  # noqa: PLC0415
 
     settings = _settings(config, stack)
     wanted = _wanted(settings, ids)
-    with connect(settings.dsn) as connection, explained():
+    with _prepared(settings) as (connection, settings), explained():
         dead = DeadRecords(connection, settings.tables, settings.name)
         dropped = sum(dead.take(number) for number in wanted)
     result(counted(dropped, "record was dropped", "records were dropped"))
@@ -357,6 +357,19 @@ def _settings(config: Path | None, stack: str | None) -> "CaptureSettings":
     configure_logging(level="warning")
     mask_logs(loaded.completed.secrets)
     return loaded.settings
+
+
+@contextmanager
+def _prepared(settings: "CaptureSettings") -> Iterator["tuple[Connection[Any], CaptureSettings]"]:
+    """Connect for one transaction that finds nothing that others have planted; yield it and the tables' schemas."""
+    from thresher.capture.settings import settings_placed_by  # noqa: PLC0415
+    from thresher.cli.options import connect  # noqa: PLC0415
+    from thresher.db.postgres.sessions import keep_to_own_path  # noqa: PLC0415
+
+    with connect(settings.dsn) as connection:
+        found = settings_placed_by(connection, settings)
+        keep_to_own_path(connection)
+        yield connection, found
 
 
 def _named(settings: "CaptureSettings") -> "CaptureSettings":
@@ -387,10 +400,9 @@ def milliseconds_of(to: str) -> int | None:
 def _dead(settings: "CaptureSettings", **wanted: Any) -> "list[DeadRecord]":
     from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
     from thresher.capture.store.explained import explained  # noqa: PLC0415
-    from thresher.cli.options import connect  # noqa: PLC0415
 
-    with connect(settings.dsn) as connection, explained():
-        return DeadRecords(connection, settings.tables, settings.name).list(**wanted)
+    with _prepared(settings) as (connection, placed), explained():
+        return DeadRecords(connection, placed.tables, placed.name).list(**wanted)
 
 
 def _wanted(settings: "CaptureSettings", ids: list[int] | None) -> list[int]:

@@ -8,7 +8,7 @@ import typer
 
 from thresher.cli.chosen_outbox import AnOutbox, AShape, ChosenOutbox, OutboxFile, chosen_outbox
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.options import DataSource, SchemaName, connect
+from thresher.cli.options import DataSource, SchemaName, on_own_path
 from thresher.cli.output import (
     AsJson,
     Yes,
@@ -24,8 +24,10 @@ from thresher.cli.output import (
 from thresher.cli.stack.choosing import StackName
 from thresher.core.dead_kind import Kind
 from thresher.core.errors import InvalidInput, shorten
+from thresher.db.names import TableName
 from thresher.db.outbox_store import DeadRow, DeadRows
 from thresher.db.postgres.rights.dead_functions import reachable_dead_rows
+from thresher.db.postgres.sessions import keep_to_own_path
 from thresher.outbox.dead_to_log import replay_to_log
 
 app = Commands(
@@ -56,8 +58,8 @@ def list_rows(
     """List dead rows, oldest first."""
     _require_kind(kind)
     at = chosen_outbox(config, ds, stack, outbox, schema, shape)
-    with connect(at.dsn) as connection:
-        found = _dead(connection, at).find(topic=topic, kind=kind, rows=rows + 1)
+    with on_own_path(at.dsn, at.table) as (connection, (placed,)):
+        found = _dead(connection, placed, at).find(topic=topic, kind=kind, rows=rows + 1)
     shown = found[:rows]
     if as_json:
         emit_json({"rows": [_plain(row) for row in shown], "more": len(found) > rows})
@@ -100,8 +102,8 @@ def show(
 ) -> None:
     """Show one dead row with its content. Long values are cut; --json shows them whole."""
     at = chosen_outbox(config, ds, stack, outbox, schema, shape)
-    with connect(at.dsn) as connection:
-        found = _dead(connection, at).show(id_)
+    with on_own_path(at.dsn, at.table) as (connection, (placed,)):
+        found = _dead(connection, placed, at).show(id_)
     if not found:
         raise InvalidInput(f"there is no dead row {id_}")
     for content in found:
@@ -145,12 +147,12 @@ def replay(
     others.
     """
     at = chosen_outbox(config, ds, stack, outbox, schema, shape)
-    with connect(at.dsn) as connection:
-        dead = _dead(connection, at)
+    with on_own_path(at.dsn, at.table) as (connection, (placed,)):
+        dead = _dead(connection, placed, at)
         found = _chosen(dead, ids, topic, kind, every=every)
         if to_log or at.in_log:
             by = slot or at.slot
-            count = replay_to_log(connection, at.table, slot=by, topic=topic, kind=kind, ids=ids or None)
+            count = replay_to_log(connection, at.table, placed=placed, slot=by, topic=topic, kind=kind, ids=ids or None)
         else:
             count = dead.replay(topic=topic, kind=kind, ids=ids or None)
     _tell(count, "row was put back into the outbox", "rows were put back into the outbox", as_json)
@@ -181,8 +183,8 @@ def drop(
     if asks := not ids and (every or topic is not None or kind is not None) and not yes:
         require_terminal(f"dead drop {'--all' if every else '--topic' if topic is not None else '--kind'}")
     at = chosen_outbox(config, ds, stack, outbox, schema, shape)
-    with connect(at.dsn) as connection:
-        dead = _dead(connection, at)
+    with on_own_path(at.dsn, at.table) as (connection, (placed,)):
+        dead = _dead(connection, placed, at)
         found = [row.id for row in _chosen(dead, ids, topic, kind, every=every)]
         if ids and (several := sorted({id_ for id_ in found if found.count(id_) > 1})):
             raise InvalidInput(
@@ -194,6 +196,7 @@ def drop(
             connection.commit()
             rows = counted(len(found), f"row of {at.table} that was", f"rows of {at.table} that were")
             require_consent(f"drop {rows} never sent, for good?")
+            keep_to_own_path(connection)
         count = dead.drop(topic=topic, kind=kind, ids=found if asks else ids or None)
     _tell(count, "row was dropped", "rows were dropped", as_json)
 
@@ -205,8 +208,8 @@ def _tell(count: int, one: str, many: str, as_json: bool) -> None:
         result(counted(count, one, many))
 
 
-def _dead(connection: psycopg.Connection[Any], at: ChosenOutbox) -> DeadRows:
-    return reachable_dead_rows(connection, at.table, at.shape)
+def _dead(connection: psycopg.Connection[Any], placed: TableName, at: ChosenOutbox) -> DeadRows:
+    return reachable_dead_rows(connection, placed, at.shape)
 
 
 def _chosen(

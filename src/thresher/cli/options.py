@@ -1,6 +1,8 @@
 """Options that several commands share, and the database connection that they name."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import psycopg
@@ -13,6 +15,7 @@ from thresher.core.secrets import Secrets, SecretText, Unreadable, read_secret, 
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_databases
 from thresher.db.postgres.refusal import is_access_refused
+from thresher.db.postgres.sessions import keep_to_own_path, placed
 from thresher.devstack.named_stack import NamedStack
 from thresher.outbox import Shape
 
@@ -113,11 +116,32 @@ def name_database(dsn: SecretText) -> None:
 def connect(dsn: SecretText) -> psycopg.Connection[Any]:
     """Name the database and connect, or raise with the driver's reason, which has no password in it."""
     name_database(dsn)
+    return opened(dsn)
+
+
+def opened(dsn: SecretText, **parameters: str) -> psycopg.Connection[Any]:
+    """Connect, or raise with the driver's reason; `parameters` are libpq's."""
+    given = psycopg.conninfo.make_conninfo(
+        revealed(dsn), connect_timeout="10", application_name="thresher", **parameters
+    )
     try:
-        return psycopg.connect(revealed(dsn), connect_timeout=10, application_name="thresher")
+        return psycopg.connect(given)
     except psycopg.OperationalError as error:
         problem = AccessRefused if is_access_refused(error.sqlstate, str(error)) else DatabaseUnreachable
         raise problem(f"cannot connect to the database: {str(error).strip()}") from error
+
+
+@contextlib.contextmanager
+def on_own_path(dsn: SecretText, *tables: TableName) -> Iterator[tuple[psycopg.Connection[Any], tuple[TableName, ...]]]:
+    """Connect for one transaction, and yield the connection and the tables with their schemas.
+
+    The names are looked up by the search_path of the role or the connection string. Then the transaction finds nothing
+    that others have planted. A session behind a pooler has its old path again at the end.
+    """
+    with connect(dsn) as connection:
+        found = placed(connection, *tables)
+        keep_to_own_path(connection)
+        yield connection, found
 
 
 def table_name(outbox: str, schema: str | None) -> TableName:

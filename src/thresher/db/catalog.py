@@ -56,5 +56,7 @@ class Relation:
     triggers: tuple[str, ...] = ()
     referring: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    # What strangers could run with the rights of whoever uses the table.
+    strangers: tuple[str, ...] = ()
     # The encoding of the database.
     encoding: str = "UTF8"

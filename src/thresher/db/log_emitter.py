@@ -36,6 +36,8 @@ class LogEmitter:
     server_functions: tuple[str, ...]
     server_open: bool
     user: str
+    # What strangers could do by the keys or the function: see `strangers`.
+    strangers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

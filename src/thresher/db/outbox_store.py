@@ -251,7 +251,7 @@ class StoreSession(Protocol):
 
     @property
     def outbox(self) -> TableName:
-        """The table; with its schema, if the session was opened with `locate`."""
+        """The table, with its schema."""
         ...
 
     @property
@@ -332,7 +332,7 @@ class OutboxStore(Protocol):
     def session(self, application: str, *, locate: bool = False, durable: bool = True) -> StoreSession:
         """Open a session under an application name; each of its calls is a transaction.
 
-        `locate` finds the table's schema first, and raises `DatabaseRefused` if there is no such table. With
+        `locate` raises `DatabaseRefused` if there is no such table. With
         `durable=False`, a crash of the database may lose the last calls; marks may be lost.
         """
         ...

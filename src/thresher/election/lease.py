@@ -32,7 +32,9 @@ from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.dsn import kept_dsn
 from thresher.db.postgres.own_tables.lock_rows import create_missing
 from thresher.db.postgres.refusal import is_access_refused, is_refused, no_such_table, remedy
-from thresher.db.postgres.rights.ddl import literal, policy_ddl
+from thresher.db.postgres.rights.ddl import literal, policy_ddl, shared_ddl
+from thresher.db.postgres.sessions import OWN_PATH, exists, first_schema, schema_of
+from thresher.db.problem import DatabaseRefused
 from thresher.election.candidacy import Competitor
 from thresher.election.lease_session import leader_of, mark_of, session_name
 from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused
@@ -86,8 +88,8 @@ def next_look(row: Row) -> float:
 class Lease(Competitor):
     """Competes for one row, with one thread and one connection, which is reopened when it is lost.
 
-    The row is in the table `thresher_lease` of `schema`. Without a schema, the search_path decides, as in SQL. With
-    `beside`, the name of an existing table, it is in the schema of that table.
+    The row is in the table `thresher_lease` of `schema`. Without a schema, the search_path decides at the first
+    connection, as in SQL. With `beside`, the name of an existing table, it is in the schema of that table.
     """
 
     waits, goes_on = "the lease waits for its database: %s", "the lease's database answers again"
@@ -181,7 +183,9 @@ class Lease(Competitor):
 
     def _open(self) -> "LeaseConnection":
         session = session_name(self._name, self._holder)
-        return LeaseConnection(self._dsn, self._schema, self._beside, self._name, self._seconds, session)
+        connection = LeaseConnection(self._dsn, self._schema, self._beside, self._name, self._seconds, session)
+        self._schema = connection.schema
+        return connection
 
     def _compete(self, connection: "LeaseConnection") -> None:
         seen: Seen | None = None
@@ -245,7 +249,8 @@ class Lease(Competitor):
 
 def lease_ddl(schema: str | None) -> str:
     """Return the DDL of the table of leases, for a role that may not create it."""
-    return statement("lease_create", TableName(table=LEASES, schema=schema))
+    leases = TableName(table=LEASES, schema=schema)
+    return shared_ddl(statement("lease_create", leases), leases)
 
 
 def lease_grants(schema: str | None, role: str, *, name: str) -> Iterator[str]:
@@ -263,9 +268,13 @@ class LeaseConnection:
         self, dsn: SecretText, schema: str | None, beside: str | None, name: str, seconds: float, session: str
     ) -> None:
         self._name, self._seconds = name, seconds
-        self._connection = psycopg.connect(_session(dsn, session, seconds), autocommit=True, prepare_threshold=0)
+        # The schema of the table of leases, fixed from here on.
+        self.schema = schema or self._looked_up(dsn, session, beside)
+        self._connection = _connected(_session(dsn, session, seconds))
         try:
-            self._table = TableName(table=LEASES, schema=self._located(schema, beside))
+            self._table = TableName(table=LEASES, schema=self.schema)
+            if beside is not None:
+                self._require(TableName(table=beside, schema=self.schema))
             self._make()
         except BaseException:
             self._connection.close()
@@ -312,30 +321,43 @@ class LeaseConnection:
 
     def _run(self, what: str, within_seconds: float | None = None, **values: Any) -> OwnCursor:
         given: Mapping[str, Any] = {"name": self._name, **values}
-        with self._in_time(within_seconds or self._seconds):
+        with self._in_time(within_seconds or self._seconds, self._connection):
             cursor = OwnCursor(self._connection)
             cursor.execute(statement(f"lease_{what}", self._table), given)
             return cursor
 
-    def _located(self, schema: str | None, beside: str | None) -> str | None:
-        """Return the schema of the table of leases; None if the search_path decides."""
-        if beside is None:
-            return schema
-        table = TableName(table=beside, schema=schema)
-        with self._in_time(self._seconds):
-            row = OwnCursor(self._connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
-        if row is None:
+    def _looked_up(self, dsn: SecretText, session: str, beside: str | None) -> str:
+        """Return the schema that the search_path of the role or the connection string chooses."""
+        table = TableName(table=beside or LEASES)
+        with (
+            contextlib.closing(_connected(_session(dsn, session, self._seconds, path=""))) as connection,
+            self._in_time(2 * self._seconds, connection),
+        ):
+            schema = schema_of(connection, table)
+            if schema is None and beside is None:
+                schema = first_schema(connection)
+        if schema is None:
+            raise ElectionRefused(no_such_table(table) if beside else "no schema of the search_path exists")
+        return schema
+
+    def _require(self, table: TableName) -> None:
+        with self._in_time(self._seconds, self._connection):
+            there = exists(self._connection, table.quoted())
+        if not there:
             raise ElectionRefused(no_such_table(table))
-        return str(row[0])
 
     def _make(self) -> None:
-        with self._in_time(2 * self._seconds):
-            create_missing(self._connection, self._table.quoted(), statement("lease_create", self._table))
+        with self._in_time(2 * self._seconds, self._connection):
+            try:
+                create_missing(self._connection, self._table.quoted(), lease_ddl(self.schema))
+            except DatabaseRefused as error:
+                raise ElectionRefused(str(error)) from error
 
+    @staticmethod
     @contextlib.contextmanager
-    def _in_time(self, seconds: float) -> Iterator[None]:
+    def _in_time(seconds: float, connection: psycopg.Connection[Any]) -> Iterator[None]:
         """Close the connection if the block takes longer than this: the driver itself would wait for ever."""
-        timer = threading.Timer(seconds, hang_up, [self._connection])
+        timer = threading.Timer(seconds, hang_up, [connection])
         timer.daemon = True
         timer.start()
         try:
@@ -344,7 +366,11 @@ class LeaseConnection:
             timer.cancel()
 
 
-def _session(dsn: SecretText, session: str, seconds: float) -> str:
+def _connected(session: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(session, autocommit=True, prepare_threshold=0)
+
+
+def _session(dsn: SecretText, session: str, seconds: float, *, path: str = OWN_PATH) -> str:
     milliseconds = max(100, int(seconds * 1000))
     content = revealed(dsn)
     given = conninfo.conninfo_to_dict(content)
@@ -352,7 +378,7 @@ def _session(dsn: SecretText, session: str, seconds: float) -> str:
         f"{given.get('options') or ''} -c statement_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO "
         "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
         # A lease that a crash of the database loses is taken again: it need not be durable.
-        "-c synchronous_commit=off -c client_encoding=UTF8"
+        f"-c synchronous_commit=off -c client_encoding=UTF8 {path}"
     ).strip()
     network = {"connect_timeout": "2", "keepalives_idle": "2", "tcp_user_timeout": str(milliseconds)}
     network = {key: value for key, value in network.items() if key not in given}

@@ -12,6 +12,7 @@ from thresher.db.names import quoted_name
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.rights.ddl import schema_usage
+from thresher.db.postgres.sessions import own_path, placed
 from thresher.inbox.problem import InboxRefused
 
 # The longest table name for which the dead table's name can be checked too.
@@ -54,8 +55,9 @@ def create_inbox(connection: Connection[Any], name: TableName) -> bool:
     if read_relation(connection, name) is None:
         try:
             # In a savepoint: if two services start at once, the slower one uses the other's tables.
-            with connection.transaction():
-                OwnCursor(connection).execute(inbox_ddl(name))
+            (place,) = placed(connection, name)
+            with connection.transaction(), own_path(connection):
+                OwnCursor(connection).execute(inbox_ddl(place))
         except (DuplicateTable, DuplicateObject, UniqueViolation) as error:
             if read_relation(connection, name) is None:
                 raise InboxRefused(f"{name} cannot be created: {str(error).strip()}") from error
@@ -72,10 +74,16 @@ def check_inbox(connection: Connection[Any], name: TableName) -> tuple[str, ...]
     if relation is None:
         return (f"{name}: no such table",)
     dead = TableName(table=f"{name.table}_dead", schema=name.schema) if len(name.table.encode()) <= _LONGEST else None
-    missing = dead is not None and read_relation(connection, dead) is None
+    if dead is None:
+        return tuple(_problems(relation))
+    letters = read_relation(connection, dead)
     return (
         *_problems(relation),
-        *([f"{dead}: no such table, for messages that no handler can process"] if missing else []),
+        *(
+            [f"{dead}: no such table, for messages that no handler can process"]
+            if letters is None
+            else [f"{dead}: {stranger}" for stranger in letters.strangers]
+        ),
     )
 
 
@@ -92,6 +100,7 @@ def _problems(relation: Relation) -> Iterator[str]:
         yield "no primary key or unique index on (context, message_id): repeats are not recognized"
     if not any(index.columns[:1] == ("received_time",) for index in relation.indexes):
         yield "no index on (received_time): 'thresher inbox trim' would read the whole table for each batch"
+    yield from relation.strangers
     for rule in relation.rules:
         yield f"rule {rule}: a rule can discard inserted rows"
     for trigger in relation.triggers:

@@ -17,7 +17,7 @@ from psycopg import Connection
 
 from thresher.core.errors import ThresherError
 from thresher.db.lock_holder import held_by
-from thresher.db.postgres.sessions import lock_holders_of
+from thresher.db.postgres.sessions import keep_to_own_path, lock_holders_of
 from thresher.inbox.dead import InboxRecord
 from thresher.inbox.problem import InboxBusy
 
@@ -101,7 +101,9 @@ class Standing:
         if ended.wait(_ASK_AFTER_SECONDS):
             return
         try:
-            with psycopg.connect(dsn, password=password or None, connect_timeout=_ASK_SECONDS, autocommit=True) as own:
+            with psycopg.connect(dsn, password=password or None, connect_timeout=_ASK_SECONDS) as own:
+                # A pooler may be in between: only this transaction's path is another one.
+                keep_to_own_path(own)
                 self._holder = held_by(lock_holders_of(own, pid))
         except (psycopg.Error, ThresherError) as error:
             logger.debug("the session that blocks %d was not found: %s", pid, error)

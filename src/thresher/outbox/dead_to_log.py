@@ -24,6 +24,7 @@ def replay_to_log(
     connection: Any,
     outbox: TableName,
     *,
+    placed: TableName | None = None,
     slot: str | None = None,
     topic: str | None = None,
     kind: str | None = None,
@@ -31,13 +32,15 @@ def replay_to_log(
 ) -> int:
     """Write dead rows as new messages to the WAL, in the caller's transaction; return how many.
 
+    `placed` is the outbox's name with the schema of the tables beside it; without it, the search_path decides.
     The new messages come after everything that was committed before. Raises `InvalidInput` if no tail would read them,
     and `NoSlot` without a slot; the caller then has to roll back.
     """
-    _require_read(connection, outbox)
+    beside = placed or outbox
+    _require_read(connection, outbox, beside)
     SlotWatch(slot or slot_name(outbox)).require(connection)
-    writer = LogWriter(outbox)
-    rows = PostgresDeadRows(connection, outbox, Shape.THRESHER).take(topic=topic, kind=kind, ids=ids)
+    writer = LogWriter(beside)
+    rows = PostgresDeadRows(connection, beside, Shape.THRESHER).take(topic=topic, kind=kind, ids=ids)
     writer.emit(connection, [_content(row) for row in rows])
     return len(rows)
 
@@ -55,11 +58,11 @@ def _content(row: tuple[Any, ...]) -> bytes:
     return encode((dead_topic, row[1], value, *row[3:]))
 
 
-def _require_read(connection: Any, outbox: TableName) -> None:
+def _require_read(connection: Any, outbox: TableName, beside: TableName) -> None:
     """Raise `InvalidInput` unless a tail reads messages of exactly this outbox name from the WAL."""
     found: list[str] = []
-    if ControlTable(connection, outbox.schema).exists():
-        query = statement("log_tailed", control_table(outbox.schema))
+    if ControlTable(connection, beside.schema).exists():
+        query = statement("log_tailed", control_table(beside.schema))
         found = [name for (name,) in OwnCursor(connection).execute(query).fetchall()]
     if outbox.quoted() not in found:
         known = f"; a tail reads: {', '.join(found)}. Give the outbox the same name as its tail does" if found else ""

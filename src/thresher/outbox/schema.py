@@ -18,6 +18,7 @@ from thresher.db import TableName, statement
 from thresher.db.catalog import LARGEST_ID, Column, Relation, Sequence
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import own_path, placed
 from thresher.db.shape import Shape
 from thresher.outbox.deimos_tables import (
     ADDED,
@@ -117,7 +118,8 @@ def create_schema(connection: Connection[Any], name: TableName, shape: Shape = S
     In Deimos' shape the table of topic locks is created too, if it is missing.
     Raises `SchemaRefused` if something else has the name, or if an existing table breaks the guarantees.
     """
-    made = [_create(connection, table, text) for table, text in _tables(name, shape)]
+    (place,) = placed(connection, name)
+    made = [_create(connection, table, text) for table, text in _tables(place, shape)]
     if not all(made):
         check = check_schema(connection, name, shape)
         if not check.usable:
@@ -139,7 +141,7 @@ def _create(connection: Connection[Any], name: TableName, text: LiteralString) -
     if read_relation(connection, name) is None:
         try:
             # A savepoint: two applications may start at once, and the second goes on with the first one's table.
-            with connection.transaction():
+            with connection.transaction(), own_path(connection):
                 OwnCursor(connection).execute(text)
         except (DuplicateTable, DuplicateObject, UniqueViolation) as error:
             # In a race, the catalog's own indexes report an existing table by the last two errors.
@@ -201,6 +203,8 @@ def judge_topic_info(relation: Relation | None, name: TableName) -> Iterator[Fin
     if relation.kind != "r":
         yield _breaks(str(name), f"it is {_RELATION_KINDS.get(relation.kind, 'something else')}; a table is needed")
         return
+    for stranger in relation.strangers:
+        yield _breaks(f"{name}, stranger", stranger)
     for finding in _judge_columns(relation, name, TOPIC_INFO, TOKEN):
         yield replace(finding, subject=f"{name}, {finding.subject}")
     if not any(index.unique and index.columns == ("topic",) and index.predicate is None for index in relation.indexes):
@@ -208,6 +212,8 @@ def judge_topic_info(relation: Relation | None, name: TableName) -> Iterator[Fin
 
 
 def _judge_surroundings(relation: Relation) -> Iterator[Finding]:
+    for stranger in relation.strangers:
+        yield _breaks("stranger", stranger)
     if relation.has_children:
         yield _breaks("table", "other tables inherit from it: an id could be there twice")
     for rule in relation.rules:

@@ -24,6 +24,8 @@ class LogSource:
     """
 
     outbox: TableName
+    # Its name with the schema of the function that writes them; None: the session's search_path decides.
+    placed: TableName | None = None
     accept_public_emit: bool = False
 
 

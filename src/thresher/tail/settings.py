@@ -56,6 +56,9 @@ class TailSettings:
     name: str
     dsn: SecretText
     outbox: TableName
+    # The outbox's name with the schema of the tables beside it, once it was looked up. An outbox without a table keeps
+    # its own name, which is part of its messages.
+    placed: TableName | None = None
     via: Via = Via.TABLE
     shape: Shape = Shape.THRESHER
     # None: named after the outbox.
@@ -97,13 +100,18 @@ class TailSettings:
     def source(self) -> Source:
         """The source of the rows: inserts into the table, or messages in the WAL."""
         if self.via is Via.LOG:
-            return LogSource(outbox=self.outbox, accept_public_emit=self.accept_public_emit)
+            return LogSource(outbox=self.outbox, placed=self.placed, accept_public_emit=self.accept_public_emit)
         return TableSource(table=self.outbox, shape=self.shape)
 
     @property
     def table(self) -> TableName | None:
         """The table whose inserts are read, if there is one."""
         return self.outbox if self.via is Via.TABLE else None
+
+    @property
+    def beside(self) -> TableName:
+        """The name from which the tables beside the outbox have theirs."""
+        return self.placed or self.outbox
 
     @property
     def group(self) -> str:

@@ -56,7 +56,11 @@ def check_slot(slots: PostgresSlots, slot: str, publication: str, source: Source
         *server_problems(server),
         *publication_problems(publication, slots.publication(publication, table), table),
         *slot_problems(server, slot, found, source),
-        *(emitter_problems(slots.emitter(source.outbox).read(), source) if isinstance(source, LogSource) else ()),
+        *(
+            emitter_problems(slots.emitter(source.outbox, source.placed).read(), source)
+            if isinstance(source, LogSource)
+            else ()
+        ),
     )
     return SlotCheck(server=server, slot=found, problems=problems, warnings=tuple(slot_warnings(server, found)))
 
@@ -84,7 +88,7 @@ def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Sourc
     if problems:
         raise LogUnreadable("no slot can be made: " + "; ".join(map(str, problems)))
     if isinstance(source, LogSource):
-        slots.emitter(source.outbox).create()
+        slots.emitter(source.outbox, source.placed).create()
     if found is None:
         slots.create_publication(publication, table)
     slots.create(slot, failover=server.has_failover_slots)
@@ -196,7 +200,8 @@ def emitter_problems(found: LogEmitter, source: LogSource) -> list[Problem]:
             f"there is no function {found.function}, with which writers put messages into the WAL, or no {found.keys}"
         )
         return [Problem(detail=detail, mend="'thresher tail slot key' makes both")]
-    problems = []
+    by_trusted = "Let a role that may own our tables own both"
+    problems = [Problem(detail=each, mend=by_trusted) for each in found.strangers]
     function, owner = f"{found.function}(bytea)", quoted_name(found.owner)
     servers = ", ".join(f"pg_catalog.{name.removeprefix('pg_catalog.')}" for name in found.server_functions)
     if not found.definer:

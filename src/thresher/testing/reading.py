@@ -31,6 +31,7 @@ from thresher.core.errors import InvalidInput, ThresherError
 from thresher.db import TableName, statement
 from thresher.db.postgres.control import control_table, modes_name
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import keep_to_own_path
 from thresher.outbox import Shape
 from thresher.testing.history import IDENTITY_HEADER
 from thresher.testing.record import Read, headers_digest, value_digest
@@ -133,14 +134,16 @@ def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shap
         found = cursor.execute(statement("table_schema"), [table.quoted()]).fetchone()
         if found is None:
             raise InvalidInput(f"there is no outbox {table} in the database")
-        pending = _identities(cursor, "verify_pending" if shape is Shape.THRESHER else "verify_rows", table.quoted())
+        keep_to_own_path(connection)
         # The dead table is in the schema of the outbox, which the search_path has resolved.
-        dead = TableName(table=table.table, schema=str(found[0])).companion("_dead")
+        table = TableName(table=table.table, schema=str(found[0]))
+        pending = _identities(cursor, "verify_pending" if shape is Shape.THRESHER else "verify_rows", table.quoted())
+        dead = table.companion("_dead")
         there = cursor.execute(statement("table_schema"), [dead]).fetchone() is not None
         return Held(
             pending=pending,
             dead=_identities(cursor, "verify_rows", dead) if there else frozenset(),
-            tailed=_is_tailed(cursor, TableName(table=table.table, schema=str(found[0]))),
+            tailed=_is_tailed(cursor, table),
         )
 
 

@@ -54,7 +54,9 @@ def entity_table(connection: Connection[Any], mapping: TopicMapping, *, again: b
     """
     if problems := table_problems(connection, mapping):
         raise CaptureRefused(f"{mapping.topic} cannot be captured to {mapping.table}:\n" + "\n".join(problems))
-    types = {name: (type_, array) for name, type_, array, *_ in _columns(connection, _table(mapping))}
+    columns = _columns(connection, _table(mapping))
+    types = {name: (type_, array) for name, type_, array, *_ in columns}
+    equals = {name: f"OPERATOR({equal})" for name, *_, equal in columns}
     numbered = {name: f"c{number}" for number, name in enumerate(mapping.columns)}
     keys = {name: f"c{number}" for number, name in enumerate(mapping.key)}
     guard = {name: _quoted(column) for name, column in mapping.guard._asdict().items()}
@@ -78,7 +80,9 @@ def entity_table(connection: Connection[Any], mapping: TopicMapping, *, again: b
             _table(mapping),
             arrays=_list("%s::text[]" for _ in keys),
             names=_list(keys.values()),
-            match=" AND ".join(f"t.{_quoted(name)} = n.{number}::{types[name][0]}" for name, number in keys.items()),
+            match=" AND ".join(
+                f"t.{_quoted(name)} {equals[name]} n.{number}::{types[name][0]}" for name, number in keys.items()
+            ),
             before=before,
             **guard,
         ),
@@ -116,6 +120,7 @@ def _problems(connection: Connection[Any], mapping: TopicMapping) -> Iterator[st
     if relation.kind not in {"r", "p"}:
         yield "it is not a table"
         return
+    yield from relation.strangers
     yield from _column_problems(connection, mapping)
     if not any(
         index.unique and index.immediate and index.predicate is None and set(index.columns) == set(mapping.key)
@@ -129,7 +134,7 @@ def _problems(connection: Connection[Any], mapping: TopicMapping) -> Iterator[st
 
 def _column_problems(connection: Connection[Any], mapping: TopicMapping) -> Iterator[str]:
     table = _table(mapping)
-    found = {name: (type_, generated, always) for name, type_, _, generated, always in _columns(connection, table)}
+    found = {name: (type_, generated, always) for name, type_, _, generated, always, _ in _columns(connection, table)}
     for name in mapping.columns:
         if name not in found:
             yield f"it has no column {name}: ALTER TABLE {table} ADD COLUMN {quoted_name(name)} text;"
@@ -154,7 +159,7 @@ def _create(mapping: TopicMapping) -> str:
     return f"CREATE TABLE {mapping.table} ({', '.join([*columns, *guard, f'PRIMARY KEY ({key})'])});"
 
 
-def _columns(connection: Connection[Any], table: TableName) -> list[tuple[str, str, bool, bool, bool]]:
+def _columns(connection: Connection[Any], table: TableName) -> list[tuple[str, str, bool, bool, bool, str]]:
     return OwnCursor(connection).execute(statement("capture_columns"), [table.quoted()]).fetchall()
 
 

@@ -12,7 +12,7 @@ from thresher.capture.store.explained import explained
 from thresher.capture.store.tables import CaptureTables
 from thresher.db import statement
 from thresher.db.names import quoted_name
-from thresher.db.postgres.catalog import read_relation
+from thresher.db.postgres.catalog import own_table_problems, read_relation
 from thresher.db.postgres.cursor import OwnCursor
 
 CREATE = "thresher capture schema create -c FILE"
@@ -20,14 +20,13 @@ CREATE = "thresher capture schema create -c FILE"
 
 def capture_ddl(tables: CaptureTables, mappings: Sequence[TopicMapping]) -> str:
     """Return the statements that prepare a database for a capture. Repeating them changes nothing."""
-    own: str = tables.bound("capture_create", parameters=False)
-    return "\n".join([own, *(guard_ddl(each) for each in mappings if each.table is not None)])
+    return "\n".join([tables.ddl(), *(guard_ddl(each) for each in mappings if each.table is not None)])
 
 
 def create_schema(connection: Connection[Any], tables: CaptureTables, mappings: Sequence[TopicMapping]) -> None:
     """Create capture's tables and add missing guard columns, in the caller's transaction. Create no entity table."""
     with explained():
-        OwnCursor(connection).execute(tables.bound("capture_create", parameters=False))
+        OwnCursor(connection).execute(tables.ddl().encode())
         for mapping in mappings:
             if mapping.table is not None and read_relation(connection, mapping.table) is not None:
                 OwnCursor(connection).execute(guard_ddl(mapping))
@@ -93,6 +92,7 @@ def _own_problems(connection: Connection[Any], tables: CaptureTables) -> Iterato
     if missing:
         yield f"{', '.join(missing)}: no such table; '{CREATE}' creates it, '… schema print' prints the statements"
     for table in tables.all:
+        yield from (f"{table}: {problem}" for problem in own_table_problems(connection, table.quoted()))
         if str(table) not in missing and (grant := lacking_rights(connection, table, RIGHTS)) is not None:
             yield f"{table}: rights are missing: {grant}"
         asked = OwnCursor(connection).execute(statement("capture_policies"), [table.quoted()])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from thresher.db import TableName, statement
+from thresher.db.postgres.rights.ddl import shared_ddl
 
 # Options of a session beside a capture that locks offsets while it reads topics. The planner has its usual settings.
 HOLDING_SESSION = "-c idle_in_transaction_session_timeout=0 -c enable_seqscan=on -c enable_bitmapscan=on"
@@ -35,6 +36,10 @@ class CaptureTables:
     def all(self) -> tuple[TableName, ...]:
         """All of capture's tables."""
         return self.captures, self.offsets, self.dead
+
+    def ddl(self) -> str:
+        """Return the statements that create the tables."""
+        return shared_ddl(self.bound("capture_create", parameters=False), *self.all)
 
     def bound(self, name: str, *, parameters: bool = True) -> LiteralString:
         """Return the named statement with the names of the tables that it uses."""

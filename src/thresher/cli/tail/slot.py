@@ -3,19 +3,33 @@
 import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from psycopg import Connection
+from psycopg.conninfo import conninfo_to_dict
 
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.options import DataSource, OutboxTable, SchemaName, TableShape, connect, resolve_dsn, table_name
+from thresher.cli.options import (
+    DataSource,
+    OutboxTable,
+    SchemaName,
+    TableShape,
+    connect,
+    opened,
+    resolve_dsn,
+    table_name,
+)
 from thresher.cli.output import AsJson, complain, emit_json, note, result
 from thresher.cli.stack.choosing import StackName
 from thresher.db.log_emitter import LogEmitter, emit_function, keys_table
 from thresher.db.log_names import slot_name
 from thresher.db.lsn import lsn_text
+from thresher.db.names import TableName
+from thresher.db.postgres.refusal import no_such_table
 from thresher.db.postgres.replication.slots import PostgresSlots
-from thresher.db.postgres.sessions import located
+from thresher.db.postgres.sessions import OWN_PATH, exists, placed
+from thresher.db.problem import DatabaseRefused
 from thresher.outbox import Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
 from thresher.tail.slot import LogUnreadable, SlotCheck, check_slot, create_slot, emitter_problems
@@ -60,7 +74,9 @@ def create(
     with _slots(ds, stack, outbox, schema, shape, via) as (slots, source, default):
         name = slot or default
         published, made = create_slot(slots, name, publication or name, source)
-        rights = _rights(slots.emitter(source.outbox).read(), source) if isinstance(source, LogSource) else []
+        rights = (
+            _rights(slots.emitter(source.outbox, source.placed).read(), source) if isinstance(source, LogSource) else []
+        )
     if published:
         result(f"publication {publication or name} created")
     kept = ", kept on standbys that synchronise slots" if made.failover else ""
@@ -113,12 +129,11 @@ def key(
     Running tails read a new key by themselves. Messages that an older key sealed are published while it is there.
     """
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds, stack)) as connection:
-        connection.autocommit = True
-        emitter = PostgresSlots(connection).emitter(name)
+    with _connected(ds, stack, name) as (connection, within):
+        emitter = PostgresSlots(connection).emitter(name, within)
         made = emitter.create()
         number = None if made else emitter.new_key()
-        rights = _rights(emitter.read(), LogSource(outbox=name))
+        rights = _rights(emitter.read(), LogSource(outbox=name, placed=within))
     if number is not None:
         result(f"key {number} added to {keys_table(name)}: messages are sealed with it from now on")
         return
@@ -139,9 +154,9 @@ def drop(
     ] = None,
 ) -> None:
     """Drop the slot. Messages that were not published yet can then no longer be read from the WAL."""
-    name = slot or slot_name(table_name(outbox, schema))
-    with connect(resolve_dsn(ds, stack)) as connection:
-        connection.autocommit = True
+    table = table_name(outbox, schema)
+    name = slot or slot_name(table)
+    with _connected(ds, stack, table) as (connection, _):
         slots = PostgresSlots(connection)
         slots.drop(name)
         if with_publication is not None:
@@ -161,12 +176,25 @@ def _slots(
     accepting: bool = False,
 ) -> Iterator[tuple[PostgresSlots, Source, str]]:
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds, stack)) as connection:
-        connection.autocommit = True
-        source: Source = LogSource(outbox=name, accept_public_emit=accepting)
+    with _connected(ds, stack, name) as (connection, within):
+        source: Source = LogSource(outbox=name, placed=within, accept_public_emit=accepting)
         if via is Via.TABLE:
-            source = TableSource(table=located(connection, name), shape=shape)
+            if not exists(connection, within.quoted()):
+                raise DatabaseRefused(no_such_table(name))
+            source = TableSource(table=within, shape=shape)
         yield PostgresSlots(connection), source, slot_name(name)
+
+
+@contextmanager
+def _connected(ds: str | None, stack: str | None, outbox: TableName) -> Iterator[tuple[Connection[Any], TableName]]:
+    """Yield a session of ours in autocommit, as slots need it, and the outbox's name with its schema."""
+    dsn = resolve_dsn(ds, stack)
+    with connect(dsn) as looking:
+        (within,) = placed(looking, outbox)
+    given = conninfo_to_dict(dsn).get("options") or ""
+    with opened(dsn, options=f"{given} {OWN_PATH}") as connection:
+        connection.autocommit = True
+        yield connection, within
 
 
 def _rights(found: LogEmitter, source: LogSource) -> list[str]:

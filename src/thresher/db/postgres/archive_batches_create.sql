@@ -23,11 +23,3 @@ CREATE TABLE IF NOT EXISTS {table} (
 CREATE INDEX ON {table} (outbox) WHERE finish_time IS NULL;
 CREATE INDEX ON {table} (outbox) WHERE attempt > 1;
 CREATE INDEX ON {table} (directory, begin_time);
-DO $thresher$
-BEGIN
-  -- Not again: it waits for every session that uses the table, and others wait behind it.
-  IF NOT (SELECT c.relrowsecurity FROM pg_catalog.pg_class c WHERE c.oid = $name${table}$name$::pg_catalog.regclass) THEN
-    ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
-  END IF;
-END
-$thresher$;

@@ -2,6 +2,8 @@
 -- offsets, the unique index of the dead records.
 SELECT o.topic_id, o.next_offset, d.kind, d.reason
   FROM {offsets} o
-  LEFT JOIN {dead} d ON d.capture = o.capture AND d.kafka_topic = o.kafka_topic AND d.topic_id = o.topic_id
-                    AND d.kafka_partition = o.kafka_partition AND d.kafka_offset = %(offset)s
- WHERE o.capture = %(capture)s AND o.kafka_topic = %(topic)s AND o.kafka_partition = %(partition)s
+  LEFT JOIN {dead} d ON d.capture OPERATOR(pg_catalog.=) o.capture AND d.kafka_topic OPERATOR(pg_catalog.=) o.kafka_topic
+                    AND d.topic_id OPERATOR(pg_catalog.=) o.topic_id AND d.kafka_partition OPERATOR(pg_catalog.=) o.kafka_partition
+                    AND d.kafka_offset OPERATOR(pg_catalog.=) %(offset)s
+ WHERE o.capture OPERATOR(pg_catalog.=) %(capture)s AND o.kafka_topic OPERATOR(pg_catalog.=) %(topic)s
+   AND o.kafka_partition OPERATOR(pg_catalog.=) %(partition)s

@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS {offsets} (
   kafka_topic      TEXT NOT NULL,
   kafka_partition  INTEGER NOT NULL,
   topic_id         TEXT NOT NULL,
-  next_offset      BIGINT NOT NULL CHECK (next_offset >= 0),
+  next_offset      BIGINT NOT NULL CHECK (next_offset OPERATOR(pg_catalog.>=) 0),
   moved_time       TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT pg_catalog.clock_timestamp(),
   PRIMARY KEY (capture, kafka_topic, kafka_partition)
 ) WITH (fillfactor = 50);
@@ -33,15 +33,3 @@ CREATE TABLE IF NOT EXISTS {dead} (
   reason               TEXT NOT NULL,
   UNIQUE (capture, kafka_topic, kafka_partition, kafka_offset, topic_id)
 );
-DO $thresher$
-DECLARE
-  each regclass;
-BEGIN
-  -- Not again: it waits for every session that uses the table, and others wait behind it.
-  FOREACH each IN ARRAY ARRAY[$name${captures}$name$, $name${offsets}$name$, $name${dead}$name$]::regclass[] LOOP
-    IF NOT (SELECT c.relrowsecurity FROM pg_catalog.pg_class c WHERE c.oid = each) THEN
-      EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', each);
-    END IF;
-  END LOOP;
-END
-$thresher$;

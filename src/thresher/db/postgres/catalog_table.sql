@@ -1,5 +1,4 @@
--- The relation that a name resolves to, by the search_path of the writer's statements. Parameter: the quoted name. No
--- row: there is no such relation.
+-- A relation. Parameter: its oid. Names of other tables have their schema unless it is the catalog's.
 SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relrowsecurity OR c.relforcerowsecurity, c.reloptions,
        EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
        ARRAY(SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid ORDER BY 1),
@@ -11,4 +10,4 @@ SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relrowsecurity OR c.rel
               WHERE k.conrelid = c.oid AND k.contype IN ('c', 'x') ORDER BY 1),
        pg_catalog.current_setting('server_encoding')
   FROM pg_catalog.pg_class c
- WHERE c.oid = pg_catalog.to_regclass(%s)
+ WHERE c.oid = %s

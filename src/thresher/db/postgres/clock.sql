@@ -1,2 +1,2 @@
 -- The database's clock: no other clock sets a create_time.
-SELECT clock_timestamp()
+SELECT pg_catalog.clock_timestamp()

@@ -11,7 +11,7 @@ from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.names import TableName
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.own_tables.lock_rows import LockRows, create_missing
-from thresher.db.postgres.rights.ddl import Function, literal
+from thresher.db.postgres.rights.ddl import Function, literal, shared_ddl
 from thresher.db.postgres.sessions import exists, explained
 from thresher.db.problem import DatabaseRefused
 from thresher.db.statements import statement
@@ -23,6 +23,11 @@ _UPGRADE_SECONDS = 2
 def control_table(schema: str | None) -> TableName:
     """Return the table of control rows in a schema; without one, the session's search_path decides."""
     return TableName(table="thresher_relay", schema=schema)
+
+
+def control_ddl(control: TableName) -> str:
+    """Return the DDL of the table of control rows."""
+    return shared_ddl(statement("control_create", control), control)
 
 
 def modes_function(outbox: TableName) -> Function:
@@ -62,7 +67,7 @@ class ControlTable:
         """
         self._locks.create()
         with explained():
-            create_missing(self._connection, self._table.quoted(), statement("control_create", self._table))
+            create_missing(self._connection, self._table.quoted(), control_ddl(self._table))
             if not self._upgraded():
                 self._upgrade()
 

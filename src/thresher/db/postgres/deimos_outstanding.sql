@@ -1,2 +1,2 @@
 -- How many messages wait, counted up to `most`.
-SELECT count(*) FROM (SELECT FROM {table} LIMIT %(most)s) p
+SELECT pg_catalog.count(*) FROM (SELECT FROM {table} LIMIT %(most)s) p

@@ -2,4 +2,4 @@
 -- row locks.
 UPDATE {table} o
    SET dispatched_time = pg_catalog.clock_timestamp()
- WHERE o.id = ANY (%(ids)s) AND num_nulls(o.dispatched_time) = 1
+ WHERE o.id OPERATOR(pg_catalog.=) ANY (%(ids)s) AND pg_catalog.num_nulls(o.dispatched_time) OPERATOR(pg_catalog.=) 1

@@ -5,16 +5,17 @@ DO {quote}
 DECLARE
   joins boolean;
 BEGIN
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {owner_name}) THEN
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname OPERATOR(pg_catalog.=) {owner_name}) THEN
     CREATE ROLE {owner} NOLOGIN;
   END IF;
   IF EXISTS (SELECT FROM pg_catalog.pg_roles
-              WHERE rolname = {owner_name} AND (rolcanlogin OR rolsuper OR rolcreaterole OR rolbypassrls)) THEN
+              WHERE rolname OPERATOR(pg_catalog.=) {owner_name} AND (rolcanlogin OR rolsuper OR rolcreaterole OR rolbypassrls)) THEN
     RAISE EXCEPTION 'the role % would own functions: it must be NOLOGIN and have no attributes', {owner_name};
   END IF;
   IF EXISTS (SELECT FROM pg_catalog.pg_proc p
-              WHERE p.oid = ANY (ARRAY[{signatures}]::pg_catalog.oid[])
-                AND p.proowner <> (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = {owner_name})) THEN
+              WHERE p.oid OPERATOR(pg_catalog.=) ANY (ARRAY[{signatures}]::pg_catalog.oid[])
+                AND p.proowner OPERATOR(pg_catalog.<>)
+                    (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) {owner_name})) THEN
     RAISE EXCEPTION 'another role owns a function with one of our names in the schema %: drop it first', {schema_name};
   END IF;
   joins := NOT pg_catalog.pg_has_role(current_user, {owner_name}, 'USAGE');

@@ -10,6 +10,6 @@ INSERT INTO {table} (context, message_id)
 SELECT %(context)s, %(message_id)s FROM limits l WHERE l.now IS NOT NULL
 ON CONFLICT (context, message_id) DO NOTHING RETURNING 1
 ), first AS MATERIALIZED (
-SELECT count(*) = 1 AS time FROM entered
+SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 AS time FROM entered
 )
 SELECT f.time, pg_catalog.set_config('lock_timeout', l.before, true) FROM first f CROSS JOIN limits l

@@ -12,7 +12,8 @@ SELECT p.oid IS NOT NULL AND o.keys IS NOT NULL, coalesce(p.prosecdef, false), p
        (SELECT coalesce(pg_catalog.bool_and(pg_catalog.has_function_privilege(p.proowner, s.oid, 'EXECUTE')), false) FROM server s),
        (SELECT pg_catalog.bool_or(pg_catalog.has_function_privilege('public', s.oid, 'EXECUTE')) FROM server s),
        (SELECT pg_catalog.array_agg(s.name ORDER BY s.name) FROM server s),
-       session_user::text
+       session_user::text,
+       (SELECT pg_catalog.pg_get_userbyid(c.relowner)::text FROM pg_catalog.pg_class c WHERE c.oid = o.keys)
   FROM (SELECT pg_catalog.to_regprocedure(%(emit)s || '(bytea)')::oid AS emit,
                pg_catalog.to_regclass(%(keys)s)::oid AS keys) o
   LEFT JOIN pg_catalog.pg_proc p ON p.oid = o.emit

@@ -6,8 +6,8 @@
 CREATE TABLE {keys} (
   id          INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   create_time TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  inner_pad   BYTEA NOT NULL CHECK (pg_catalog.octet_length(inner_pad) = 64),
-  outer_pad   BYTEA NOT NULL CHECK (pg_catalog.octet_length(outer_pad) = 64)
+  inner_pad   BYTEA NOT NULL CHECK (pg_catalog.octet_length(inner_pad) OPERATOR(pg_catalog.=) 64),
+  outer_pad   BYTEA NOT NULL CHECK (pg_catalog.octet_length(outer_pad) OPERATOR(pg_catalog.=) 64)
 );
 REVOKE ALL ON {keys} FROM PUBLIC;
 CREATE FUNCTION {emit}(content BYTEA) RETURNS pg_lsn

@@ -14,8 +14,8 @@ CREATE TABLE {table} (
   dispatched_time     TIMESTAMP WITH TIME ZONE,
   leader_id           UUID,
   bucket              SMALLINT NOT NULL GENERATED ALWAYS AS (
-    CASE WHEN kafka_key IS NULL THEN (id & 63)::smallint
-      ELSE (pg_catalog.get_byte(pg_catalog.sha256(kafka_key), 0) & 63)::smallint END
+    CASE WHEN kafka_key IS NULL THEN (id OPERATOR(pg_catalog.&) 63)::smallint
+      ELSE (pg_catalog.get_byte(pg_catalog.sha256(kafka_key), 0) OPERATOR(pg_catalog.&) 63)::smallint END
   ) STORED
 ) WITH (
   -- Rows live for milliseconds: vacuum after a number of dead tuples, not after a share of a mostly empty table.

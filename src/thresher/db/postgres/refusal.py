@@ -21,6 +21,8 @@ _REFUSED = (
 )
 _REFUSED_STATES = frozenset(str(error.sqlstate) for error in _REFUSED)
 _ACCESS_STATES = frozenset(str(error.sqlstate) for error in _ACCESS)
+# What a search_path does not find.
+_UNKNOWN_STATES = frozenset(str(error.sqlstate) for error in (errors.UndefinedTable, errors.UndefinedFunction))
 # libpq gives no SQLSTATE for errors while connecting.
 _ACCESS_TEXTS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
 _REFUSED_TEXTS = (*_ACCESS_TEXTS, "does not exist")
@@ -36,11 +38,16 @@ def is_access_refused(state: str | None, text: str) -> bool:
     return state in _ACCESS_STATES or (state is None and any(part in text for part in _ACCESS_TEXTS))
 
 
-def remedy(state: str | None, rights: str = RIGHTS) -> str:
+def remedy(state: str | None, rights: str = RIGHTS, *, context: str | None = None) -> str:
     """Return what to do about an error, to append to its text; empty if the text says it already.
 
-    `rights` says which command prints the missing grants.
+    `rights` says which command prints the missing grants, `context` in which function the error occurred.
     """
+    if context and state in _UNKNOWN_STATES:
+        return (
+            f" ({' '.join(context.split())}); functions of triggers are called with our search_path, pg_catalog: "
+            "ALTER FUNCTION … SET search_path = … gives a function its own"
+        )
     return f"; {rights}" if state == errors.InsufficientPrivilege.sqlstate else ""
 
 

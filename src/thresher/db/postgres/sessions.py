@@ -2,6 +2,9 @@
 
 A session's application name contains the term, so that a successor can end it. Time-outs keep it from being idle in a
 transaction for long, and detect a database that is no longer reachable.
+
+A session of ours has a search_path in which nobody can plant an operator, a function, a type or a table. Names of
+tables without a schema are looked up once before, by `resolved`.
 """
 
 import contextlib
@@ -31,6 +34,10 @@ _OPTIONS = (
     "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
     "-c idle_in_transaction_session_timeout=15s -c synchronous_commit=on -c TimeZone=UTC -c client_encoding=UTF8"
 )
+# Objects of the server come first, and temporary ones of the session itself last: no other login can make any of them.
+OWN_PATH = "-c search_path=pg_catalog,pg_temp"
+# How long the lookup of a name may take.
+_LOOK_UP_SECONDS = 30.0
 # PgBouncer's error for the options of a session.
 _POOLER_TEXT = "unsupported startup parameter"
 # Time-outs that a role or a server sets for applications would end an idle shard's sessions and cancel long statements,
@@ -47,15 +54,17 @@ _NETWORK = {
 }
 
 
-def session(dsn: SecretText, application: str, more: str = "", *, statement_seconds: float = 0.0) -> str:
+def session(
+    dsn: SecretText, application: str, more: str = "", *, statement_seconds: float = 0.0, path: str = OWN_PATH
+) -> str:
     """Return the connection string of a session, with its secrets; `more` are further server options.
 
-    Without `statement_seconds`, statements have no time-out.
+    Without `statement_seconds`, statements have no time-out. `path` is last, so that no other option overrules it.
     """
     content = revealed(dsn)
     given = conninfo.conninfo_to_dict(content)
     limits = _LIMITS.format(milliseconds=int(statement_seconds * 1000))
-    options = f"{limits} {given.get('options') or ''} {_OPTIONS} {more}".rstrip()
+    options = f"{limits} {given.get('options') or ''} {_OPTIONS} {more} {path}".rstrip()
     network = {name: value for name, value in _NETWORK.items() if name not in given}
     return conninfo.make_conninfo(content, application_name=application, options=options, **network)
 
@@ -78,13 +87,16 @@ def connect_within(seconds: float) -> Callable[[SecretText, str], psycopg.Connec
     """
 
     def connect_bounded(dsn: SecretText, application: str) -> psycopg.Connection[Any]:
-        with explained():
-            options = session(dsn, application, statement_seconds=seconds)
-            connection = BoundedConnection.connect(options, autocommit=True)
-        connection.within_seconds = seconds + _LATE_SECONDS
-        return connection
+        return _bounded(session(dsn, application, statement_seconds=seconds), seconds)
 
     return connect_bounded
+
+
+def _bounded(options: str, seconds: float) -> psycopg.Connection[Any]:
+    with explained():
+        connection = BoundedConnection.connect(options, autocommit=True)
+    connection.within_seconds = seconds + _LATE_SECONDS
+    return connection
 
 
 @contextlib.contextmanager
@@ -94,10 +106,10 @@ def explained(rights: str = RIGHTS) -> Iterator[None]:
         yield
     except psycopg.Error as error:
         text = str(error.diag.message_primary or error).strip()
-        raise explain(error.sqlstate, " ".join(text.split()), rights) from error
+        raise explain(error.sqlstate, " ".join(text.split()), rights, context=error.diag.context) from error
 
 
-def explain(state: str | None, text: str, rights: str = RIGHTS) -> PipelineProblem:
+def explain(state: str | None, text: str, rights: str = RIGHTS, *, context: str | None = None) -> PipelineProblem:
     """Return the error to raise: `DatabaseRefused` if somebody has to act, `DatabaseLost` if a retry may help."""
     # A driver may append the whole query with its values.
     text = " ".join(text.partition("Query was:")[0].split())
@@ -107,17 +119,91 @@ def explain(state: str | None, text: str, rights: str = RIGHTS) -> PipelineProbl
             "to Postgres itself"
         )
     if is_refused(state, text):
-        return DatabaseRefused(f"the database refused: {text}{remedy(state, rights)}")
+        return DatabaseRefused(f"the database refused: {text}{remedy(state, rights, context=context)}")
     return DatabaseLost(f"the database failed: {text}")
 
 
 def located(connection: psycopg.Connection[Any], table: TableName) -> TableName:
-    """Return the table with its schema, so that its companion tables are looked for in the same schema."""
+    """Return the table with its schema, so that its companion tables are looked for in the same schema.
+
+    Raises `DatabaseRefused` if there is no such table.
+    """
     with explained():
-        row = OwnCursor(connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
-    if row is None:
+        schema = schema_of(connection, table)
+    if schema is None:
         raise DatabaseRefused(no_such_table(table))
-    return TableName(table=table.table, schema=row[0])
+    return TableName(table=table.table, schema=schema)
+
+
+def resolved(dsn: SecretText, application: str, *tables: TableName) -> tuple[TableName, ...]:
+    """Return tables with their schemas, for sessions of ours, whose search_path finds no table.
+
+    A name without a schema is looked up in a short session, by the search_path that the connection string, the role,
+    the database or the server sets. A table that is not there belongs to the first schema of that path. Raises
+    `DatabaseRefused` or `DatabaseLost`.
+    """
+    if all(table.schema is not None for table in tables):
+        return tables
+    with contextlib.closing(connect_as_configured(dsn, application)) as connection:
+        return placed(connection, *tables)
+
+
+def connect_as_configured(dsn: SecretText, application: str) -> psycopg.Connection[Any]:
+    """Connect in autocommit for a moment, with the search_path of the connection string or the role, to look up names.
+
+    Such a session executes nothing but that. Raises `DatabaseRefused` or `DatabaseLost`.
+    """
+    options = session(dsn, application, statement_seconds=_LOOK_UP_SECONDS, path="")
+    return _bounded(options, _LOOK_UP_SECONDS)
+
+
+def placed(connection: psycopg.Connection[Any], *tables: TableName) -> tuple[TableName, ...]:
+    """Return tables with their schemas, by the search_path of this session, as `resolved` does."""
+    with explained():
+        found = [table.schema or schema_of(connection, table) or first_schema(connection) for table in tables]
+    if None in found:
+        raise DatabaseRefused("no schema of the search_path exists, so new tables have no place: name their schema")
+    return tuple(TableName(table=table.table, schema=schema) for table, schema in zip(tables, found, strict=True))
+
+
+def keep_to_own_path(connection: psycopg.Connection[Any]) -> None:
+    """Let the rest of an open transaction find nothing that others have planted. A pooler's session stays as it was."""
+    with explained():
+        use_path(connection, "pg_catalog, pg_temp")
+
+
+@contextlib.contextmanager
+def own_path(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Let a block of an open transaction find nothing that others have planted. Then the path is as before."""
+    before = search_path(connection)
+    keep_to_own_path(connection)
+    yield
+    # After an error, the roll-back of the caller's savepoint restores the path.
+    use_path(connection, before)
+
+
+def search_path(connection: psycopg.Connection[Any]) -> str:
+    """Return the session's search_path."""
+    with explained():
+        row = OwnCursor(connection).execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
+    return "" if row is None else str(row[0])
+
+
+def use_path(connection: psycopg.Connection[Any], path: str) -> None:
+    """Set the search_path for the rest of an open transaction. Raises the driver's errors."""
+    OwnCursor(connection).execute(statement("session_path"), [path])
+
+
+def schema_of(connection: psycopg.Connection[Any], table: TableName) -> str | None:
+    """Return the schema in which a table is found; None if there is none. Raises the driver's errors."""
+    row = OwnCursor(connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
+    return None if row is None else str(row[0])
+
+
+def first_schema(connection: psycopg.Connection[Any]) -> str | None:
+    """Return the schema in which a table would be created; None if the path has none. Raises the driver's errors."""
+    row = OwnCursor(connection).execute("SELECT pg_catalog.current_schema()").fetchone()
+    return None if row is None else row[0]
 
 
 def exists(connection: psycopg.Connection[Any], quoted: str) -> bool:

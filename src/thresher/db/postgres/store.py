@@ -24,21 +24,24 @@ from thresher.db.postgres.own_tables.lock_rows import create_missing
 from thresher.db.postgres.own_tables.wait_rows import WaitRows
 from thresher.db.postgres.pending_reader import PostgresPendingReader, Probe
 from thresher.db.postgres.pooler import require_own_processes
+from thresher.db.postgres.refusal import no_such_table
 from thresher.db.postgres.sessions import (
     Leading,
     connect,
     end_sessions,
+    exists,
     explained,
     incarnation,
-    located,
     lock_holders,
     other_sessions,
+    resolved,
 )
 from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.db.postgres.topic_locks import PostgresTopicLocks
-from thresher.db.problem import DatabaseLost
+from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
+from thresher.db.strangers import PARTITIONED
 
 # From connection string and application name to a connection in autocommit.
 Connect = Callable[[SecretText, str], psycopg.Connection[Any]]
@@ -99,7 +102,7 @@ class PostgresSession:
         self.waits.create()
         dead = statement(f"{self._shape.prefix}_dead_create", self.outbox)
         with explained():
-            create_missing(self.connection, self.outbox.companion("_dead"), dead)
+            create_missing(self.connection, self.outbox.companion("_dead"), dead, PARTITIONED)
 
     def incarnation(self) -> Incarnation:
         """Identify the database as it is now. Raises `DatabaseLost` on a standby."""
@@ -168,12 +171,16 @@ class PostgresStore:
     ) -> None:
         self._dsn, self._outbox, self._shape, self._settling = dsn, outbox, shape, settling
         self._make = make
+        # The outbox with its schema, once it was looked up.
+        self._placed: TableName | None = None
 
     def session(self, application: str, *, locate: bool = False, durable: bool = True) -> PostgresSession:
         """Open a connection; with `durable=False` its commits do not wait for the disk."""
+        outbox = self._resolved(application)
         connection = self._make(self._dsn, application)
         try:
-            outbox = located(connection, self._outbox) if locate else self._outbox
+            if locate:
+                self._require_there(connection, outbox)
             if not durable:
                 with explained():
                     connection.execute("SET synchronous_commit = off")
@@ -189,12 +196,13 @@ class PostgresStore:
 
     def pending_reader(self, application: str, *, since: str) -> PostgresPendingReader:
         """Open a reader of a shard's buckets, over connections of its own."""
+        outbox = self._resolved(application)
         connection = connect(self._dsn, application)
         try:
             return PostgresPendingReader(
                 connection,
                 self._dsn,
-                self._outbox,
+                outbox,
                 self._shape,
                 application=application,
                 since=since,
@@ -202,3 +210,17 @@ class PostgresStore:
         except BaseException:
             connection.close()
             raise
+
+    def _resolved(self, application: str) -> TableName:
+        """Return the outbox with its schema. It is looked up once."""
+        if self._placed is None:
+            (self._placed,) = resolved(self._dsn, application, self._outbox)
+        return self._placed
+
+    def _require_there(self, connection: psycopg.Connection[Any], outbox: TableName) -> None:
+        with explained():
+            there = exists(connection, outbox.quoted())
+        if not there:
+            # It may be created in another schema of the path.
+            self._placed = None
+            raise DatabaseRefused(no_such_table(self._outbox))

@@ -15,7 +15,7 @@ from thresher.db.postgres.control import control_table
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.head_queries import TOPIC, bounded_query, marked_values, require_same_table, topic_head_query
 from thresher.db.postgres.own_tables.lock_rows import LockRows, create_missing
-from thresher.db.postgres.sessions import explained
+from thresher.db.postgres.sessions import explained, own_path, placed
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, further_columns, mark_parts
@@ -66,11 +66,13 @@ def locks_ddl(outbox: TableName, shape: Shape) -> list[str]:
 def create_locks(connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> None:
     """Create the table of locks and the index by which topics are found, if they are missing. The caller commits."""
     relation = read_relation(connection, outbox)
+    (outbox,) = placed(connection, outbox)
     *tables, index = locks_ddl(outbox, shape)
     indexes = () if relation is None else relation.indexes
     there = any(each.columns[:2] == (TOPIC[shape], "id") for each in indexes)
-    for each in tables if there else [*tables, index]:
-        OwnCursor(connection).execute(each.encode())
+    with connection.transaction(), own_path(connection):
+        for each in tables if there else [*tables, index]:
+            OwnCursor(connection).execute(each.encode())
 
 
 class PostgresTopicLocks:

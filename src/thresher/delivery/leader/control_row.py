@@ -31,9 +31,14 @@ class DriverSession(Protocol):
         """End our other sessions whose name starts with `starting`, but not with `but`; return those that stay."""
 
 
-def own_row(session: DriverSession, name: str, *, term: str, mode: str, shards: int) -> ControlRow:
-    """Return the control row of this name, made if there is none. Raises `ForeignProgress` if another outbox has it."""
-    system, outbox = session.incarnation().system_id, session.outbox
+def own_row(
+    session: DriverSession, name: str, *, term: str, mode: str, shards: int, outbox: TableName | None = None
+) -> ControlRow:
+    """Return the control row of this name, made if there is none. Raises `ForeignProgress` if another outbox has it.
+
+    `outbox` is the name under which an outbox without a table is known.
+    """
+    system, outbox = session.incarnation().system_id, outbox or session.outbox
     new = NewControlRow(
         name=name,
         outbox=outbox.quoted(),

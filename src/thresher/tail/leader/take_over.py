@@ -36,7 +36,7 @@ _ANSWER_SECONDS = 30.0
 
 def driver_store_of(settings: TailSettings, seconds: float = _ANSWER_SECONDS) -> PostgresStore:
     """Return the driver's store. A statement that is not answered within `seconds` raises `DatabaseLost`."""
-    return PostgresStore(settings.dsn, settings.outbox, settings.shape, make=connect_within(seconds))
+    return PostgresStore(settings.dsn, settings.beside, settings.shape, make=connect_within(seconds))
 
 
 def take_over(
@@ -53,11 +53,15 @@ def take_over(
     with closing(store.session(application, locate=settings.via is Via.TABLE)) as session:
         # Default names of slot and publication come from the configured name, not from the one with the found schema.
         settings = replace(
-            settings, outbox=session.outbox, slot=settings.slot_name, publication=settings.publication_name
+            settings,
+            outbox=session.outbox if settings.via is Via.TABLE else settings.outbox,
+            placed=session.outbox,
+            slot=settings.slot_name,
+            publication=settings.publication_name,
         )
         slots = PostgresSlots(session.connection)
         session.create_tables()
-        row = own_row(session, settings.name, term=term, mode=TAIL, shards=1)
+        row = own_row(session, settings.name, outbox=settings.outbox, term=term, mode=TAIL, shards=1)
         require_tailed(settings, row)
         admin = Admin.of(settings.kafka)
         with broker_explained():

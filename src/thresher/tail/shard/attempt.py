@@ -62,7 +62,7 @@ class TailAttempt:
     def __init__(self, shard: Shard, assignment: TailAssignment) -> None:
         settings = assignment.settings
         self._shard, self._assignment = shard, assignment
-        store = PostgresStore(settings.dsn, settings.outbox, settings.shape)
+        store = PostgresStore(settings.dsn, settings.beside, settings.shape)
         self._session = shard.enter(closing(store.session(self._application)))
         # A second session, for the reader's thread: a connection serves one thread at a time.
         self._reading = shard.enter(closing(store.session(self._application)))
@@ -199,7 +199,7 @@ class TailAttempt:
 
         def read() -> tuple[int, Mapping[int, LogKey]]:
             with closing(connect_within(_KEYS_SECONDS)(settings.dsn, self._application)) as connection:
-                return PostgresEmitter(connection, settings.outbox).keys()
+                return PostgresEmitter(connection, settings.beside).keys()
 
         return LogKeys(read)
 
@@ -278,7 +278,7 @@ class TailAttempt:
         settings = self._assignment.settings
         in_table = isinstance(settings.source, TableSource)
         connection = session.connection  # type: ignore[attr-defined]
-        writer = DeadChanges(connection, settings.outbox, settings.shape, in_table=in_table)
+        writer = DeadChanges(connection, settings.beside, settings.shape, in_table=in_table)
 
         def write(dead: Sequence[DeadChange], middle: Callable[[], None]) -> None:
             writer.set_aside([(each.row, tuple(each.fate)) for each in dead], middle)  # type: ignore[misc]

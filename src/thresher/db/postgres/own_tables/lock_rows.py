@@ -19,9 +19,13 @@ import psycopg
 from psycopg import errors
 
 from thresher.db.names import TableName
+from thresher.db.postgres.catalog import own_table_problems
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.rights.ddl import shared_ddl
 from thresher.db.postgres.sessions import exists, explained
+from thresher.db.problem import DatabaseRefused
 from thresher.db.statements import statement
+from thresher.db.strangers import PLAIN
 
 LOCKS = "thresher_lock"
 
@@ -31,21 +35,35 @@ def lock_table(schema: str | None) -> TableName:
     return TableName(table=LOCKS, schema=schema)
 
 
-def create_missing(connection: psycopg.Connection[Any], quoted: str, ddl: str) -> None:
+def lock_ddl(locks: TableName) -> str:
+    """Return the DDL of the table of locks."""
+    return shared_ddl(statement("lock_create", locks), locks)
+
+
+def create_missing(connection: psycopg.Connection[Any], quoted: str, ddl: str, kinds: str = PLAIN) -> None:
     """Create a table unless there is one. Safe for concurrent callers: the second finds the table of the first.
 
-    Raises the driver's errors.
+    Raises `DatabaseRefused` if a stranger could run code by the table that is there, and the driver's errors.
     """
-    if exists(connection, quoted):
-        return
-    try:
-        with connection.transaction():
-            # Several statements cannot be prepared.
-            OwnCursor(connection).execute(ddl.encode(), prepare=False)
-    except (errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation):
-        # In a race, the catalog's own indexes report the other's table by the last two.
-        if not exists(connection, quoted):
-            raise
+    if not exists(connection, quoted):
+        try:
+            with connection.transaction():
+                # Several statements cannot be prepared.
+                OwnCursor(connection).execute(ddl.encode(), prepare=False)
+        except (errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation):
+            # In a race, the catalog's own indexes report the other's table by the last two.
+            if not exists(connection, quoted):
+                raise
+    require_own(connection, quoted, kinds)
+
+
+def require_own(connection: psycopg.Connection[Any], quoted: str, kinds: str = PLAIN) -> None:
+    """Raise `DatabaseRefused` if a stranger could run code with our rights by a table of ours.
+
+    Raises the driver's errors too. In a session of ours.
+    """
+    if problems := own_table_problems(connection, quoted, kinds):
+        raise DatabaseRefused(f"{quoted} is not used: {'; '.join(problems)}")
 
 
 class LockRows:
@@ -57,7 +75,7 @@ class LockRows:
     def create(self) -> None:
         """Create the table if it is missing."""
         with explained():
-            create_missing(self._connection, self._table.quoted(), statement("lock_create", self._table))
+            create_missing(self._connection, self._table.quoted(), lock_ddl(self._table))
 
     @contextlib.contextmanager
     def only_one(self, name: str) -> Iterator[None]:

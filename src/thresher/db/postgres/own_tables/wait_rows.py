@@ -7,6 +7,7 @@ import psycopg
 from thresher.db.names import TableName
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.own_tables.lock_rows import create_missing
+from thresher.db.postgres.rights.ddl import shared_ddl
 from thresher.db.postgres.sessions import explained
 from thresher.db.statements import statement
 from thresher.db.waits import Waits
@@ -20,6 +21,11 @@ def wait_table(schema: str | None) -> TableName:
     return TableName(table="thresher_wait", schema=schema)
 
 
+def wait_ddl(waits: TableName) -> str:
+    """Return the DDL of the table of waits."""
+    return shared_ddl(statement("wait_create", waits), waits)
+
+
 class WaitRows:
     """The kept waits of one schema. `control` is the table of control rows."""
 
@@ -29,7 +35,7 @@ class WaitRows:
     def create(self) -> None:
         """Create the table if it is missing."""
         with explained():
-            create_missing(self._connection, self._table.quoted(), statement("wait_create", self._table))
+            create_missing(self._connection, self._table.quoted(), wait_ddl(self._table))
 
     def read(self, name: str) -> Waits:
         """Return what waits in any shard of a pipeline, until now."""

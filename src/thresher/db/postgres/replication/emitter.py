@@ -8,23 +8,30 @@ import psycopg
 from thresher.db.log_emitter import LogEmitter, LogKey, emit_function, emitter_ddl, keys_table
 from thresher.db.lsn import lsn_number
 from thresher.db.names import TableName
+from thresher.db.postgres.catalog import own_table_problems
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.sessions import explained
-from thresher.db.problem import DatabaseLost, DatabaseRefused
+from thresher.db.postgres.sessions import explained, placed
+from thresher.db.problem import DatabaseLost
 from thresher.db.statements import statement
 
 
 class PostgresEmitter:
     """One outbox's function, over one connection in autocommit."""
 
-    def __init__(self, connection: psycopg.Connection[Any], outbox: TableName) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], outbox: TableName, within: TableName | None = None) -> None:
+        """`within` is the outbox's name with its schema; without it, the session's search_path decides."""
         self._connection, self._outbox = connection, outbox
-        self._function, self._keys = emit_function(outbox), keys_table(outbox)
+        self._within = within or outbox
+        self._function, self._keys = emit_function(self._within), keys_table(self._within)
 
     def read(self) -> LogEmitter:
         """Return the function's state, and who may execute the server's own functions."""
         row = self._one(statement("log_emitter"), {"emit": self._function, "keys": self._keys})
-        exists, definer, owner, executes, reads, readable, owner_emits, server_open, functions, user = row
+        exists, definer, owner, executes, reads, readable, owner_emits, server_open, functions, user, keeper = row
+        with explained():
+            strangers = own_table_problems(self._connection, self._keys)
+        if exists and keeper != owner:
+            strangers = (*strangers, f"its owner {keeper} is not {owner}, who owns {self._function}")
         return LogEmitter(
             function=self._function,
             keys=self._keys,
@@ -38,17 +45,16 @@ class PostgresEmitter:
             server_functions=tuple(functions or ()),
             server_open=bool(server_open),
             user=user,
+            strangers=tuple(f"{self._keys} is not used: {each}" for each in strangers),
         )
 
     def create(self) -> bool:
         """Create the function, its table of keys and the first key, in one transaction; False if it exists."""
         if self.read().exists:
             return False
-        schema = self._outbox.schema or self._one("SELECT current_schema()")[0]
-        if schema is None:
-            raise DatabaseRefused("no schema of the search_path exists, so the function has no place: name its schema")
+        (place,) = placed(self._connection, self._within)
         with explained(), self._connection.transaction():
-            OwnCursor(self._connection).execute(emitter_ddl(self._outbox, schema).encode())
+            OwnCursor(self._connection).execute(emitter_ddl(self._outbox, place.schema or "").encode())
         return True
 
     def new_key(self) -> int:

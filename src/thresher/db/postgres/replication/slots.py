@@ -90,9 +90,9 @@ class PostgresSlots:
         row = self._one("log_marked", [publication])
         return None if row is None else mark_of(row[0])
 
-    def emitter(self, outbox: TableName) -> PostgresEmitter:
-        """Return the function that writes an outbox's messages to the WAL."""
-        return PostgresEmitter(self._connection, outbox)
+    def emitter(self, outbox: TableName, placed: TableName | None = None) -> PostgresEmitter:
+        """Return the function that writes an outbox's messages to the WAL; `placed` is its name with its schema."""
+        return PostgresEmitter(self._connection, outbox, placed)
 
     def drop(self, name: str) -> None:
         """Drop a slot and release the WAL that was kept for it. Raises `DatabaseRefused` while it is being read."""

@@ -59,6 +59,12 @@ def functions_ddl(functions: Sequence[Function], *, owner: str, caller: str) -> 
     return block_ddl("functions_create", functions=made, signatures=signatures, **names)
 
 
+def shared_ddl(created: str, *tables: TableName) -> str:
+    """Return the statements that create tables which pipelines share, with row level security."""
+    names = ", ".join(literal(table.quoted()) for table in tables)
+    return f"{created.rstrip()}\n{block_ddl('row_security', tables=names)}"
+
+
 def policy_ddl(
     table: TableName, name: str, role: str, *, using: str, check: str | None = None, command: str = "ALL"
 ) -> str:
