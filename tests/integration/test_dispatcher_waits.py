@@ -17,15 +17,21 @@ from confluent_kafka import KafkaError
 
 from tests.processes import eventually
 from tests.relay.dispatched import AWAY, MANY, NAME, Place
+from tests.relay.relaying import tried_again
 from thresher.cli.schema import print_ddl
 from thresher.db import TableName, statement
 from thresher.db.postgres.store import PostgresStore
+from thresher.db.postgres.topic_locks import create_locks
 from thresher.db.problem import DatabaseLost
 from thresher.devstack.stack import Stack
-from thresher.outbox import Message, Receipt
+from thresher.kafka.problem import BrokerLost
+from thresher.outbox import Message, Receipt, Shape
 from thresher.publisher import Cleared, Dispatcher, DispatchRefused
 from thresher.publisher.dispatch_table import DispatchTable
 from thresher.publisher.kafka_backend import KafkaBackend
+from thresher.relay.leader import take_over as take_over_module
+from thresher.relay.settings import Coordination, Delivery, Dispatch, Settings, Settling
+from thresher.relay.topic_lock.joining import join
 
 
 @pytest.fixture
@@ -127,6 +133,51 @@ def test_a_take_over_waits_for_dispatchers_that_are_sending(place: Place, dispat
             waiting.result(60)
             relay(place, "immediate")
     session.close()
+    own.close()
+
+
+def settings_of(place: Place, **changes: Any) -> Settings:
+    return Settings(name=place.topic, dsn=place.dsn, outbox=NAME, kafka=place.kafka, shards=1, **changes)
+
+
+def test_a_successor_waits_for_dispatchers_that_found_no_relay(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first leader ends while it waits for them: its successor must not send what they are sending."""
+    monkeypatch.setattr(take_over_module, "_ANSWER_SECONDS", 2.0)
+    own, settings = table(place), settings_of(place)
+
+    def waits() -> bool:
+        try:
+            assert take_over_module.take_over(settings) is None, "it did not wait"
+        except DatabaseLost as error:
+            return "is not relayed yet" in str(error)
+        except BrokerLost:
+            return False
+        return False
+
+    with own.locked(versions(place.stash()), within_seconds=60):
+        for _ in range(2):
+            eventually(waits, 60)
+    own.close()
+    tried_again(lambda: take_over_module.take_over(settings))
+
+
+def test_no_process_joins_before_dispatchers_have_ended(place: Place) -> None:
+    with psycopg.connect(place.dsn) as connection:
+        create_locks(connection, NAME, Shape.THRESHER)
+    sweeping = settings_of(place, delivery=Delivery.AT_LEAST_ONCE, settle=Settling.STAMP, dispatch=Dispatch.IMMEDIATE)
+    tried_again(lambda: take_over_module.take_over(sweeping))
+    locking = settings_of(place, coordination=Coordination.TOPIC_LOCK)
+    own = table(place)
+    mode = "SELECT mode FROM thresher_relay"
+    with ThreadPoolExecutor(2) as threads:
+        with own.locked(versions(place.stash()), within_seconds=60):
+            founder = threads.submit(lambda: tried_again(lambda: join(locking)))
+            eventually(lambda: place.sql(mode) == [("topic-lock",)], 60)
+            member = threads.submit(lambda: tried_again(lambda: join(locking)))
+            time.sleep(2.0)
+            assert not founder.done()
+            assert not member.done()
+        assert founder.result(60).term == member.result(60).term
     own.close()
 
 

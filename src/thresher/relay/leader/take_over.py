@@ -9,7 +9,8 @@
    the progress topic, fence the id whose claim counts, and settle what was published. Then write our layout. If the
    layout is the same, each shard recovers by itself.
 6. Unless this relay sweeps, wait for dispatchers that are sending rows. The new layout keeps other dispatchers from
-   starting.
+   starting. Those that found no relay are waited for before the layout is written: a leader that begins after a crash
+   of this one must know of them. Processes with topic locks join only once all have ended.
 """
 
 import logging
@@ -30,7 +31,7 @@ from thresher.delivery.progress_topic.fencing import fenced_log
 from thresher.delivery.progress_topic.own_topic import own_topic
 from thresher.delivery.progress_topic.progress_log import ProgressLog
 from thresher.delivery.progress_topic.topic import broker_explained, known_topic, progress_limit
-from thresher.kafka.admin import Admin
+from thresher.kafka.admin import Admin, TopicFacts
 from thresher.relay.leader.assumptions import require_usable
 from thresher.relay.problem import OtherCoordination
 from thresher.relay.progress_source import progress_source
@@ -100,19 +101,16 @@ def take_over(
             locks = session.topic_locks()
             locks.create()
             locks.reset()
-        laid_out = session.control.lay_out(
-            settings.name,
-            term=term,
-            mode=settings.mode,
-            shards=settings.shards,
-            progress_topic_id=topic.topic_id,
-            settled_on=since if by_locks else None,
-        )
-        if not laid_out:
-            raise Superseded("a newer relay of the same name has taken over while this one was starting")
+        if not settings.sweeps and row.progress_topic_id is None:
+            # They found no control table and lock none. Before our layout, so that a successor waits for them too.
+            session.await_dispatchers(first=True, within_seconds=_ANSWER_SECONDS)
+        _lay_out(session, settings, term, topic)
         if not settings.sweeps:
             # New dispatchers are refused from here on. A dispatcher that is still sending has rows that we would send.
-            session.await_dispatchers(first=row.progress_topic_id is None, within_seconds=_ANSWER_SECONDS)
+            session.await_dispatchers(first=False, within_seconds=_ANSWER_SECONDS)
+        if by_locks:
+            # Other processes join from here on, and wait for nobody.
+            _lay_out(session, settings, term, topic, settled_on=since)
         since = since if by_locks else session.incarnation().since
         progress_limit(admin, source.topic, {**settings.kafka, **settings.producer})
     return ShardAssignment(
@@ -125,6 +123,20 @@ def take_over(
         secret=row.secret,
         differences=frozenset(differences),
     )
+
+
+def _lay_out(
+    session: StoreSession, settings: Settings, term: str, topic: TopicFacts, *, settled_on: str | None = None
+) -> None:
+    if not session.control.lay_out(
+        settings.name,
+        term=term,
+        mode=settings.mode,
+        shards=settings.shards,
+        progress_topic_id=topic.topic_id,
+        settled_on=settled_on,
+    ):
+        raise Superseded("a newer relay of the same name has taken over while this one was starting")
 
 
 def require_polled(settings: Settings, row: ControlRow) -> None:
