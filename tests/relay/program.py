@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.faults import drift
 from thresher.core.errors import ThresherError
+from thresher.core.secrets import revealed
 from thresher.db import TableName
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Coordination, Delivery, Limits, Settings, TopicLocking
@@ -98,8 +99,9 @@ def command(settings: Settings, given: dict[str, Any]) -> int:
     from thresher.cli.app import main as thresher
 
     flags = {
-        "--name": settings.name, "--ds": settings.dsn, "--delivery": settings.delivery, "--shards": settings.shards,
-        "--batch-rows": settings.limits.batch_rows, "--election": given["election"], "--status": "off",
+        "--name": settings.name, "--ds": revealed(settings.dsn), "--delivery": settings.delivery,
+        "--shards": settings.shards, "--batch-rows": settings.limits.batch_rows, "--election": given["election"],
+        "--status": "off",
     }  # fmt: skip
     if settings.delivery is Delivery.AT_LEAST_ONCE:
         del flags["--batch-rows"]
