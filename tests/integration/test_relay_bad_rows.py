@@ -2,6 +2,7 @@
 and every other row arrives once and in order."""
 
 import random
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ SEED = 6
 CLIENT_BYTES = 1_000_000 - 36
 NARROW_BYTES = 20_000
 NARROW_VALUE_BYTES = NARROW_BYTES - 61 - 13
+# A row that comes during the recovery after a refusal waits for it.
+RECOVERED_SECONDS = 3.0
 
 
 @dataclass
@@ -234,3 +237,24 @@ def test_rows_that_must_wait_by_the_thousand_stop_no_others(at: Place, delivery:
     assert at.sql("SELECT kind, count(*) FROM outbox_dead GROUP BY kind ORDER BY kind") == [
         ("no-topic", 1_200), ("rejected", 300)
     ]  # fmt: skip
+
+
+def test_rows_refused_one_by_one_delay_others_little(at: Place) -> None:
+    """A compacted topic takes no record without a key, and the broker's refusal costs the shard a recovery."""
+    compacted = f"{at.prefix}compacted"
+    at.admin.create_topic(compacted, config={"cleanup.policy": "compact"})
+    with at.relaying(shards=1) as relaying:
+        at.stash(Message(topic=at.topic, key="first", value="x"))
+        relaying.until(lambda: at.pending() == 0)
+        at.stash(*(Message(topic=compacted, value="x") for _ in range(300)))
+        relaying.until(lambda: compacted in relaying.relay.alarms)
+        took = []
+        for number in range(30):
+            began = time.monotonic()
+            at.stash(Message(topic=at.topic, key=f"good{number}", value="x"))
+            relaying.until(lambda: not at.sql("SELECT FROM outbox WHERE kafka_topic = %s", at.topic))
+            took.append(time.monotonic() - began)
+        assert sorted(took)[len(took) * 9 // 10] < RECOVERED_SECONDS, took
+        relaying.until(lambda: len(at.dead()) >= 12)
+        relaying.undisturbed()
+    assert {row[1] for row in at.dead()} == {"rejected"}

@@ -327,7 +327,7 @@ def test_a_rejection_starts_over_and_reads_again() -> None:
     done = Run().flushes([REFUSED]).carry(row(1), row(2))
     recovery = [*CLAIMED, ReadProgress, Settle, AwaitSettled]
     begun = [Survey, Begin, Produce, Flush, ReportRejected]
-    assert kinds(done) == [*begun, *recovery, DiscardReadAhead], "nothing is committed"
+    assert kinds(done) == [*begun, *recovery, Survey, DiscardReadAhead], "nothing is committed"
     assert done[4] == ReportRejected(frozenset({"t"}), 2, "no")
 
 
@@ -626,6 +626,38 @@ def test_a_silent_topic_is_held_and_no_row_dies() -> None:
     done = run.carry(row(1))
     assert fates(done) == {1: Sent}
     assert Lift("t") in done
+
+
+def test_a_topic_with_row_after_row_refused_waits_alone() -> None:
+    """The good topic's rows are in the same reads; a refusal names its row, as a broker does."""
+    poison = [row(id_, key=b"%d" % id_) for id_ in range(1, 101)]
+    run = Run(grace_seconds=60)
+
+    def answer(_: Flush) -> list[Fault]:
+        produced = next(effect for effect in reversed(run.seen) if isinstance(effect, Produce)).rows
+        sent = [place for place, _ in produced.records()]
+        places = [place for place in sent if produced[place].topic == "t"]
+        if len(sent) == 1:
+            return [Fault(kind=Kind.REJECTED, why="no key", place=place) for place in places]
+        return [Fault(kind=Kind.REJECTED, why="no key", place=place, doubtful=True) for place in places]
+
+    run.on(Flush, answer)
+    before = 0
+    for second in range(60):
+        run.now = second + 0.5
+        news = row(1_000 + second, topic="u", key=b"good")
+        for _ in range(4):
+            known = fates(run.seen)
+            run.carry(*(each for each in [*poison, news] if each.id not in known))
+        assert second < 10 or fates(run.seen)[news.id] is Sent
+        if second == 10:
+            before = kinds(run.seen).count(ReportRejected)
+    assert kinds(run.seen).count(ReportRejected) - before <= 50 / 3 + 1
+    dead = [fate for fate in fates(run.seen).values() if fate is Kind.REJECTED]
+    assert len(dead) >= 20, "they are set aside meanwhile"
+    run.now = 200.0
+    run.carry()
+    assert Lift("t") in run.seen
 
 
 # Topics

@@ -42,6 +42,7 @@ from thresher.delivery.progress import ProgressBook, ProgressRecord
 from thresher.delivery.row import Record, Row, RowList, Rows
 from thresher.delivery.rules import Rules
 from thresher.delivery.waiting.gate import Gate
+from thresher.delivery.waiting.pacing import MOST_ROWS
 from thresher.kafka.problem import BrokerLost
 
 Steps = Generator[Effect, Any, None]
@@ -203,7 +204,24 @@ class Carrier:
             count = self.gate.rows.fitting((row.id, row.create_time) for _, row in places)
             if count < len(places):
                 fit = places[count][0]
+        if self.gate.pacing and fit:
+            fit = self._unmixed(rows, fit)
         return rows[:fit], rows[fit:]
+
+    def _unmixed(self, rows: Rows, fit: int) -> int:
+        """Return how many of the rows go into a transaction: none of a paced topic, or a few and no others."""
+        paced = self.gate.pacing.paced
+        first = _topic_of(rows[0])
+        if paced(first):
+            fit = min(fit, MOST_ROWS)
+        for place, row in enumerate(rows[:fit]):
+            topic = _topic_of(row)
+            if topic != first and (paced(first) or paced(topic)):
+                return place
+            if place and paced(first) and isinstance(row.plan, Record) and not isinstance(rows[0].plan, Record):
+                # Rows that were found to be dead are settled, whatever becomes of the next try.
+                return place
+        return fit
 
     def _judged(self, rows: Rows) -> Rows:
         """Give dead rows the fate that the poison policy asks for, and poison rows the fate that was found."""
@@ -236,7 +254,10 @@ class Carrier:
         lost = [fault for fault in faults if fault.topic is not None]
         named = {fault.place: fault for fault in telling if fault.place is not None}
         refused = next((fault for fault in telling if fault.passing), None)
-        now = (yield Survey(frozenset())).now if lost or refused is not None else 0.0
+        now = (yield Survey(frozenset())).now if lost or telling else 0.0
+        self.gate.pacing.rejected(
+            {row.plan.topic for row in rows if isinstance(row.plan, Record)} if telling else (), now
+        )
         if lost:
             for fault in lost:
                 self.gate.topics.refused(fault.topic or "", fault.kind, fault.why, now)
@@ -245,6 +266,8 @@ class Carrier:
                 if fault.doubtful and len(sent) > 1:
                     self.gate.rows.suspect([(rows[place].id, rows[place].create_time)])
                 else:
+                    if not fault.passing:
+                        self.gate.pacing.found(_topic_of(rows[place]), now)
                     yield from self._failed_alone(rows[place], fault, now)
         elif telling:
             # The broker names every row of the batch, but only a row with its own timestamp can be refused for it.
@@ -255,7 +278,7 @@ class Carrier:
     def _failed_alone(self, row: Row, fault: Fault, now: float) -> Steps:
         """Let a row that is at fault wait if the fault may pass and its grace is not over; otherwise mark it dead."""
         key = (row.id, row.create_time)
-        topic = row.plan.topic if isinstance(row.plan, Record) else row.topic
+        topic = _topic_of(row)
         if fault.passing and self.gate.rows.wait(key, topic, fault.why, now, tried=True):
             return
         why = self.rules.grace_over_reason(fault.why) if fault.passing else fault.why
@@ -288,6 +311,11 @@ class Carrier:
             yield Lift(topic)
         if not self.gate.rows:
             self.rejections = 0
+
+
+def _topic_of(row: Row) -> str:
+    """Return the topic that a row is sent to, or that it is stored with if it is not sent."""
+    return row.plan.topic if isinstance(row.plan, Record) else row.topic
 
 
 def _has_time(row: Row) -> bool:

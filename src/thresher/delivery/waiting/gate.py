@@ -29,7 +29,9 @@ from thresher.delivery.ownership import Ownership
 from thresher.delivery.partition_keys import with_partitions
 from thresher.delivery.row import Record, Row, RowList, Rows
 from thresher.delivery.rules import Rules
+from thresher.delivery.waiting.grace import Grace
 from thresher.delivery.waiting.held_topics import HeldTopics
+from thresher.delivery.waiting.pacing import WHY, Pacing
 from thresher.delivery.waiting.row_states import RowStates
 from thresher.delivery.waiting.topic_states import MOST_GRACES, TopicState, TopicStates
 from thresher.delivery.waiting.withheld import LeftOut, Withheld
@@ -65,6 +67,7 @@ class Gate:
         self.held = HeldTopics(self.topics)
         self.rows = RowStates(rules.grace_seconds, rules.row_waited)
         self.withheld = Withheld()
+        self.pacing = Pacing()
         # Stored topics and keys whose further rows in this batch stay in the table.
         self._held_topics: set[str] = set()
         self._held_streams: set[Any] = set()
@@ -101,6 +104,10 @@ class Gate:
             lost = {**lost, **self.topics.unknown(topics - answer.topics.keys(), answer.now)}
         if found.due:
             lost = {**lost, **(yield from self._put_off(found.due))}
+        if self.pacing:
+            paused = self.pacing.paused(answer.topics, answer.now)
+            waiting = TopicState(kind=None, why=WHY, waited=Grace(answer.now, answer.now))
+            lost = {**dict.fromkeys(paused, waiting), **lost}
         if self._rules.merging:
             rows = yield from self._one_by_one(rows, lost, answer, behind)
         else:
@@ -125,6 +132,9 @@ class Gate:
         """Ask about topics that are held, and keep what waits for later attempts."""
         if self.topics:
             yield from self.held.tend()
+        if self.pacing:
+            for topic in self.pacing.ended((yield Survey(frozenset())).now):
+                yield Lift(topic)
         if self.topics or self.rows or self._kept.topics or self._kept.rows:
             yield from self._keep()
 

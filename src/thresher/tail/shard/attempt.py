@@ -211,8 +211,8 @@ class TailAttempt:
             settings.name, term=assignment.term, mode=TAIL, shards=1, progress_topic_id=assignment.progress_topic_id
         ):
             raise Superseded("a newer tail of the same name has taken over; this one ends")
-        waits: Waits = self._recovery.handlers[Recovered](effect)
-        return waits
+        # A row has another number in each attempt.
+        return Waits(topics=self._recovery.handlers[Recovered](effect).topics)
 
     def _covered(self, progress: TailProgress) -> Coverage:
         """Return the coverage of a record that recovery found. Raises `LogLost` if the WAL has a gap behind it."""
