@@ -114,6 +114,7 @@ def bad_rows(at: Place, narrow: str) -> list[Stored]:
     headers = [
         ("{a,b}", "{x}"), ("{a}", "{}"), ("{}", "{x}"), ("{NULL}", "{x}"), ("{a,NULL}", "{x,y}"),
         ("{{a,b},{c,d}}", "{{x,y},{z,z}}"), ("{a}", "{{x}}"), ("{{a}}", "{x}"),
+        (f"{{{','.join(['a'] * 10_001)}}}", f"{{{','.join(['NULL'] * 10_001)}}}"),
     ]  # fmt: skip
     moments = ["-infinity", "infinity", "1969-12-31 23:59:59+00", "9999-12-31+00", "4713-01-01 BC", "294276-12-31"]
     return [

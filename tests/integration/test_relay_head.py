@@ -19,7 +19,7 @@ from thresher.db.problem import DatabaseLost
 from thresher.delivery.reading.prefetch import versions
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
-from thresher.outbox.shape import bucket_of
+from thresher.outbox.shape import MOST_HEADERS, bucket_of
 from thresher.relay.names import buckets_of
 from thresher.relay.reading.pending_rows import PendingRows
 from thresher.relay.settings import Settings
@@ -71,6 +71,29 @@ def test_oversized_keys_and_headers_stay_in_the_database(place: Place) -> None:
     ]
 
 
+def test_rows_with_too_many_headers_stay_in_the_database(place: Place) -> None:
+    settings = tables_created(place.settings(shards=SHARDS, limits={"batch_bytes": 16 * BATCH_BYTES}))
+    kind = "bytea" if place.shape is Shape.THRESHER else "text"
+    for names, contents in [
+        (MOST_HEADERS, MOST_HEADERS),
+        (MOST_HEADERS + 1, 0),
+        (0, MOST_HEADERS + 1),
+        (0, 30_000_000),
+    ]:
+        place.sql(
+            "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_header_keys, kafka_header_values) VALUES "
+            f"(now(), 't', 'k', array_fill(''::text, ARRAY[{names}]), array_fill(NULL::{kind}, ARRAY[{contents}]))"
+        )
+    found = heads_of(settings)
+    parts = [(row["flaw"], len(row["header_keys"]), len(row["header_values"])) for _, row in sorted(found.items())]
+    assert parts == [
+        (None, MOST_HEADERS, MOST_HEADERS),
+        ("headers", 0, 0),
+        ("headers", 0, 0),
+        ("headers", 0, 0),
+    ]
+
+
 @pytest.fixture
 def clock() -> SetClock:
     return SetClock()
@@ -85,6 +108,21 @@ def head(stack: Stack, dsn: str, clock: SetClock) -> Iterator[tuple[Place, Pendi
         since = incarnation(connection, settings.outbox).since
     with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, 1), since, clock=clock)) as head:
         yield place, head
+
+
+def test_too_many_headers_are_in_no_read_of_many_rows(head: tuple[Place, PendingRows]) -> None:
+    place, reader = head
+    place.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_header_values) SELECT 't', CASE WHEN n > 3 THEN '{}' ELSE "
+        "array_fill(NULL::bytea, ARRAY[100000]) END FROM generate_series(1, 600) n"
+    )
+    seen: dict[int, int] = {}
+    while (found := read(reader, 400, 8 * BATCH_BYTES, seen)) is not None:
+        seen |= versions(found)
+        rows = arrow_of(found)
+        assert max(map(len, rows.column("header_values").to_pylist())) == 0
+        assert [flaw == "headers" for flaw in rows.column("flaw").to_pylist()] == [id_ <= 3 for id_ in ids_of(found)]
+    assert len(seen) == 600
 
 
 def test_compressible_rows_are_read_by_their_uncompressed_size(head: tuple[Place, PendingRows]) -> None:

@@ -78,18 +78,19 @@ def test_a_malformed_row_becomes_dead_unchanged(log: Logged) -> None:
     log.connection.execute(
         "INSERT INTO outbox (kafka_topic, kafka_header_keys, kafka_header_values, kafka_timestamp) VALUES "
         "('t', '{{a,NULL},{b,\"\"}}', ARRAY['x'::bytea, NULL], 'infinity'), "
-        "('t', '{}', '{}', '20000-01-01 00:00:00+00'), ('t', '{}', '{}', '0044-03-15 12:00:00+00 BC')"
+        "('t', '{}', '{}', '20000-01-01 00:00:00+00'), ('t', '{}', '{}', '0044-03-15 12:00:00+00 BC'), "
+        "('t', array_fill('ü'::text, ARRAY[10001], ARRAY[5]), array_fill(NULL::bytea, ARRAY[3, 4]), NULL)"
     )
     columns = "kafka_topic, kafka_header_keys, kafka_header_values, kafka_timestamp"
     before = log.connection.execute(f"SELECT row({columns})::text FROM outbox ORDER BY id").fetchall()
     log.connection.execute(statement("outbox_dead_create", OUTBOX))
     rows: list[PendingRow] = []
     with log.stream() as stream:
-        while len(rows) < 3:
+        while len(rows) < 4:
             chunk = stream.read(10, 2**20, 30)
             assert chunk is not None
             rows += chunk.rows
-    assert [row[9] for row in rows] == ["headers", "timestamp", "timestamp"]
+    assert [row[9] for row in rows] == ["headers", "timestamp", "timestamp", "headers"]
     dead = DeadChanges(log.observer, OUTBOX, Shape.THRESHER, in_table=True)
     dead.set_aside([(row, ("malformed", "why", 1, False)) for row in rows])
     assert left(log) == []

@@ -4,6 +4,8 @@ import enum
 import hashlib
 
 BUCKETS = 64
+# Headers of one message. A header takes a hundred bytes of memory in a relay or tail, however short it is.
+MOST_HEADERS = 10_000
 
 
 class Shape(enum.Enum):

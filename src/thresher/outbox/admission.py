@@ -12,7 +12,7 @@ from typing import Any
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.topic_name import is_topic
 from thresher.outbox.message import Message
-from thresher.outbox.shape import Shape
+from thresher.outbox.shape import MOST_HEADERS, Shape
 
 Row = tuple[Any, ...]
 
@@ -21,8 +21,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RECORD_BYTES = 70
 _HEADER_BYTES = 10
 _LARGEST_PARTITION = 2**31 - 1
-# Headers of one message. A header takes a hundred bytes of memory in a relay or tail, however short it is.
-MOST_HEADERS = 10_000
 # How many topics and header names are remembered. An application has few; the bound is for one that has many.
 _REMEMBERED = 4096
 # Longer header names are not remembered: together they could take much memory.

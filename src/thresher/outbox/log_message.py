@@ -23,7 +23,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from thresher.outbox.admission import MOST_HEADERS, Row
+from thresher.outbox.admission import Row
+from thresher.outbox.shape import MOST_HEADERS
 
 VERSION, BATCH = 1, 2
 

@@ -1,5 +1,5 @@
 """The shapes of an outbox table, which `db.shape` defines."""
 
-from thresher.db.shape import BUCKETS, Shape, bucket_of
+from thresher.db.shape import BUCKETS, MOST_HEADERS, Shape, bucket_of
 
-__all__ = ["BUCKETS", "Shape", "bucket_of"]
+__all__ = ["BUCKETS", "MOST_HEADERS", "Shape", "bucket_of"]

@@ -31,6 +31,7 @@ from thresher.db.postgres.control import modes_function, modes_name
 from thresher.db.postgres.cursor import BigintArray, OwnCursor, TimestampArray
 from thresher.db.postgres.sessions import explained
 from thresher.outbox.message import Message
+from thresher.outbox.shape import MOST_HEADERS
 
 Connect = Callable[[], Connection[Any]]
 # A row's id and create time.
@@ -71,7 +72,10 @@ class DispatchTable:
         self._connect, self._table, self._most = connect, table, connections
         self._idle_milliseconds = str(int(idle_seconds * 1000))
         self._begin = statement("dispatch_begin", table)
-        self._lock, self._stamp = statement("dispatch_lock", table), statement("dispatch_stamp", table)
+        self._lock, self._stamp = (
+            statement("dispatch_lock", table, most_headers=str(MOST_HEADERS)),
+            statement("dispatch_stamp", table),
+        )
         self._pid, self._changing = 0, ForkSafeLock()
         self._slots: queue.LifoQueue[Connection[Any] | None] = queue.LifoQueue()
 

@@ -32,9 +32,9 @@ from thresher.tail.pgoutput import (
 from thresher.tail.position import Position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# About what a header takes in memory, whatever its size in the WAL; and how much larger a row with a flaw becomes, of
-# which only the frame's size is known.
-_HEADER_BYTES, _FLAWED_TIMES = 100, 16
+# About what a header takes in memory, whatever its size in the WAL; and how often the bytes of a row with a flaw are in
+# memory at once.
+_HEADER_BYTES, _FLAWED_TIMES = 100, 3
 # Places in a row: the names of its headers, and its flaw. A row with a flaw may carry the original values behind.
 _HEADERS, _FLAW, _WITHOUT_ORIGINALS = 5, 9, 11
 # A data frame with a message in it, up to the message's prefix: frame header, then its kind, flags and position.

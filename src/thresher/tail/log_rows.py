@@ -2,19 +2,18 @@
 
 Columns are found by name: a table may have additional ones, in any order. If a known column is missing, or has another
 type, the table is refused: records would be sent without its content. A row with a flaw (headers or a timestamp that
-Kafka cannot have) also carries their original values, for the dead table.
+Kafka cannot have) also carries their original values, for the dead table: arrays as the server sent them, since
+millions of items in Python would take more memory than a worker may have.
 """
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from math import prod
 from struct import Struct
 from typing import Any
 
 from thresher.db.outbox_store import PendingRow
 from thresher.db.problem import DatabaseRefused
-from thresher.db.shape import Shape
-from thresher.outbox.admission import MOST_HEADERS
+from thresher.db.shape import MOST_HEADERS, Shape
 from thresher.outbox.log_message import Unreadable, decode, split
 from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, TEXT, Garbled, Relation
 
@@ -179,7 +178,7 @@ class InsertedRows:
             else:
                 flaw = flaw or "timestamp"
         if flaw is not None:
-            more = (None, (_texts(_nested(names)), _nested(contents), None if moment is None else _moment_text(moment)))
+            more = (None, (names, contents, None if moment is None else _moment_text(moment)))
         return (
             _integer(id_),
             _created(created),
@@ -200,7 +199,7 @@ class InsertedRows:
         header_names, header_values = self._header_names(names), _items(contents)
         if header_names is None or header_values is None:
             header_names, header_values, flaw = _NO_HEADERS, _NO_HEADERS, "headers"
-            more = (None, (_texts(_nested(names)), _nested(contents), None))
+            more = (None, (names, contents, None))
         return (
             _integer(id_), _created(created), self._text(topic), key, value, header_names, header_values, None, None,
             flaw, *more,
@@ -284,8 +283,8 @@ def _created(content: bytes | None) -> datetime:
     return _POSTGRES_EPOCH + timedelta(0, 0, microseconds)
 
 
-def _items(content: bytes | None, most: int = MOST_HEADERS) -> tuple[bytes | None, ...] | None:
-    """Return the items of a binary array; None if it has more than one dimension, or more than `most` items."""
+def _items(content: bytes | None) -> tuple[bytes | None, ...] | None:
+    """Return the items of a binary array; None if it has more than one dimension, or too many items."""
     # An empty array has no dimensions.
     if content is None or len(content) == _ARRAY.size:
         return _NO_HEADERS
@@ -297,7 +296,7 @@ def _items(content: bytes | None, most: int = MOST_HEADERS) -> tuple[bytes | Non
     if dimensions != 1:
         return None
     (count, _) = _BOUNDS.unpack_from(content, _ARRAY.size)
-    if count > most:
+    if count > MOST_HEADERS:
         return None
     items: list[bytes | None] = []
     at = _ARRAY.size + _BOUNDS.size
@@ -310,26 +309,6 @@ def _items(content: bytes | None, most: int = MOST_HEADERS) -> tuple[bytes | Non
             items.append(content[at : at + size])
             at += size
     return tuple(items)
-
-
-def _nested(content: bytes | None) -> list[Any]:
-    """Return the items of a binary array of any dimensions, as nested lists."""
-    if content is None or len(content) == _ARRAY.size:
-        return []
-    dimensions, _, _ = _ARRAY.unpack_from(content)
-    counts = [_BOUNDS.unpack_from(content, _ARRAY.size + each * _BOUNDS.size)[0] for each in range(dimensions)]
-    # Read all items as an array of one dimension, then nest them.
-    many = prod(counts)
-    flat = _ARRAY.pack(1, 0, 0) + _BOUNDS.pack(many, 1) + content[_ARRAY.size + dimensions * _BOUNDS.size :]
-    items: list[Any] = list(_items(flat, many) or ())
-    for count in counts[:0:-1]:
-        # Postgres never sends a dimension without items. If one comes, only this row is malformed.
-        items = [items[first : first + count] for first in range(0, len(items), max(count, 1))]
-    return items
-
-
-def _texts(items: list[Any]) -> list[Any]:
-    return [_texts(each) if isinstance(each, list) else None if each is None else each.decode() for each in items]
 
 
 def _moment_text(content: bytes) -> str:

@@ -56,6 +56,13 @@ def bigint_array(items: Sequence[int], *, timestamps: bool = False) -> bytes:
     return _HEAD.pack(1, 0, oid, len(items), 1) + body
 
 
+def received_array(content: bytes | None, *, text: bool) -> bytes:
+    """Return an array of the server's as a `text[]` or a `bytea[]`, whatever its dimensions. None is an empty array."""
+    oid = _TEXT if text else _BYTEA
+    # The type of the items may be another one of texts.
+    return _EMPTY[oid] if content is None else content[:8] + struct.pack("!I", oid) + content[12:]
+
+
 def _array(oid: int, items: Sequence[bytes | None]) -> bytes:
     if not items:
         return _EMPTY[oid]

@@ -3,13 +3,19 @@
 -- that another sender has locked, and rows with a sweeper's mark. `fit` is false for a row that only a sweeper can
 -- judge.
 SELECT i.id, i.kafka_topic, i.kafka_key, i.kafka_value,
-       CASE WHEN pg_catalog.array_ndims(i.kafka_header_keys) OPERATOR(pg_catalog.=) 1 THEN i.kafka_header_keys[:] ELSE '{}' END,
-       CASE WHEN pg_catalog.array_ndims(i.kafka_header_values) OPERATOR(pg_catalog.=) 1 THEN i.kafka_header_values[:] ELSE '{}' END,
+       CASE WHEN pg_catalog.array_ndims(i.kafka_header_keys) OPERATOR(pg_catalog.=) 1
+             AND pg_catalog.cardinality(i.kafka_header_keys) OPERATOR(pg_catalog.<=) {most_headers}
+            THEN i.kafka_header_keys[:] ELSE '{}' END,
+       CASE WHEN pg_catalog.array_ndims(i.kafka_header_values) OPERATOR(pg_catalog.=) 1
+             AND pg_catalog.cardinality(i.kafka_header_values) OPERATOR(pg_catalog.<=) {most_headers}
+            THEN i.kafka_header_values[:] ELSE '{}' END,
        i.kafka_partition,
        CASE WHEN i.kafka_timestamp OPERATOR(pg_catalog.>=) '1970-01-01'
              AND i.kafka_timestamp OPERATOR(pg_catalog.<) '9999-12-30' THEN i.kafka_timestamp END,
        coalesce(pg_catalog.array_ndims(i.kafka_header_keys), 1) OPERATOR(pg_catalog.=) 1
          AND coalesce(pg_catalog.array_ndims(i.kafka_header_values), 1) OPERATOR(pg_catalog.=) 1
+         AND pg_catalog.cardinality(i.kafka_header_keys) OPERATOR(pg_catalog.<=) {most_headers}
+         AND pg_catalog.cardinality(i.kafka_header_values) OPERATOR(pg_catalog.<=) {most_headers}
          AND coalesce(i.kafka_timestamp OPERATOR(pg_catalog.>=) '1970-01-01'
                       AND i.kafka_timestamp OPERATOR(pg_catalog.<) '9999-12-30', true) AS fit
   FROM {table} i

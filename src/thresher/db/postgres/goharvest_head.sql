@@ -4,13 +4,17 @@
 SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
        i.kafka_topic AS topic, convert_to(i.kafka_key, 'UTF8') AS key,
        CASE WHEN octet_length(i.kafka_value) <= %(largest)s THEN convert_to(i.kafka_value, 'UTF8') END AS value,
-       CASE WHEN array_ndims(i.kafka_header_keys) = 1 THEN i.kafka_header_keys[:] ELSE '{}' END AS header_keys,
-       ARRAY(SELECT convert_to(v.value, 'UTF8') FROM unnest(i.kafka_header_values) WITH ORDINALITY AS v(value, place)
-              ORDER BY v.place) AS header_values,
+       CASE WHEN array_ndims(i.kafka_header_keys) = 1 AND cardinality(i.kafka_header_keys) <= {most_headers}
+            THEN i.kafka_header_keys[:] ELSE '{}' END AS header_keys,
+       CASE WHEN cardinality(i.kafka_header_values) <= {most_headers} THEN
+         ARRAY(SELECT convert_to(v.value, 'UTF8') FROM unnest(i.kafka_header_values) WITH ORDINALITY AS v(value, place)
+                ORDER BY v.place) ELSE '{}' END AS header_values,
        NULL::integer AS partition, NULL::timestamptz AS timestamp,
        CASE WHEN {replaced} THEN 'replaced'
             WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
-            WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1 THEN 'headers'
+            WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1
+              OR cardinality(i.kafka_header_keys) > {most_headers} OR cardinality(i.kafka_header_values) > {most_headers}
+              THEN 'headers'
             END AS flaw
   FROM {table} i
  WHERE (get_byte(sha256(convert_to(i.kafka_key, 'UTF8')), 0) & 63) = ANY (%(buckets)s::smallint[])

@@ -3,7 +3,5 @@ INSERT INTO {dead}
   (id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
    kind, reason, attempts, blocking)
 VALUES (%(id)s, %(create_time)s, %(topic)s, convert_from(%(key)s::bytea, 'UTF8'), convert_from(%(value)s::bytea, 'UTF8'),
-        %(names)s::text[], (SELECT coalesce(array_agg(convert_from(v, 'UTF8') ORDER BY place), '{}')
-                              FROM unnest(%(values)s::bytea[]) WITH ORDINALITY AS h(v, place)),
-        %(kind)s, %(reason)s, %(attempts)s, %(blocking)s)
+        %(names)s::text[], %(values)s::text[], %(kind)s, %(reason)s, %(attempts)s, %(blocking)s)
 ON CONFLICT (id, create_time) DO NOTHING

@@ -7,7 +7,7 @@ from thresher.db.outbox_store import Wanted
 from thresher.db.postgres.arrays import bigint_array, text_literal
 from thresher.db.postgres.cursor import BigintArray
 from thresher.db.problem import DatabaseLost
-from thresher.db.shape import Shape
+from thresher.db.shape import MOST_HEADERS, Shape
 from thresher.db.shape_columns import created, further_columns, mark_parts
 from thresher.db.statements import statement
 
@@ -16,8 +16,12 @@ _ONE = "i.bucket >= b.bucket AND i.bucket <= b.bucket"
 _WINDOW = "i.id > %(last)s AND i.id <= %(upto)s AND i.bucket = ANY (%(buckets)s::smallint[])"
 # Both ages are counted from the same point: the statement's own transaction.
 _AGES = "pg_catalog.age(i.xmin) AS age, (SELECT pg_catalog.age(%(oldest_transaction)s::xid8::xid)) AS oldest_age"
-# The array with lower bound 1, whatever its own is. A multi-dimensional array is a flaw, and is not returned.
-_COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
+# The array with lower bound 1, whatever its own is. An array of many dimensions or items is a flaw, and is not
+# returned: a small one in the table may have a hundred million items.
+_COUNTED = (
+    f"CASE WHEN array_ndims(i.{{0}}) = 1 AND cardinality(i.{{0}}) <= {MOST_HEADERS} THEN i.{{0}}[:] ELSE '{{{{}}}}' END"
+)
+_STORED = f"CASE WHEN cardinality(i.{{0}}) <= {MOST_HEADERS} THEN i.{{0}} ELSE '{{{{}}}}' END"
 # The column of a row's topic.
 TOPIC = {Shape.THRESHER: "kafka_topic", Shape.GOHARVEST: "kafka_topic", Shape.DEIMOS: "topic"}
 _ARRAYS = ("kafka_header_keys", "kafka_header_values")
@@ -31,7 +35,7 @@ def head_query(shape: Shape, outbox: TableName, *, marking: bool = False, sweepi
     """
     unclaimed = _unclaimed(shape, marking=marking, sweeping=sweeping)
     if shape is not Shape.THRESHER:
-        return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced(), order="i.id")
+        return statement(f"{shape.prefix}_head", outbox, **_parts(unclaimed, order="i.id"))
     pick = _pick(outbox, mine=_ONE, unclaimed=unclaimed)
     return statement("outbox_head", outbox, pick=pick, lock=_lock(sweeping=sweeping))
 
@@ -66,7 +70,7 @@ def topic_head_query(shape: Shape, outbox: TableName) -> str:
     if shape is not Shape.THRESHER:
         unclaimed = f"{_unclaimed(shape)}\n   AND {_topic(shape)}"
         order = f"i.{TOPIC[shape]}, i.id"
-        return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced(), order=order)
+        return statement(f"{shape.prefix}_head", outbox, **_parts(unclaimed, order=order))
     mine = f"{_topic(shape)} AND i.bucket = ANY (%(buckets)s::smallint[])"
     return statement("outbox_topic_head", outbox, pick=_pick(outbox, mine=mine, unclaimed=_unclaimed(shape)))
 
@@ -98,6 +102,11 @@ def bounded_query(head: str, shape: Shape = Shape.THRESHER) -> str:
     return statement("relay_head_bounded", head=head, more=further_columns(shape, "h"))
 
 
+def _parts(unclaimed: str, *, order: str) -> dict[str, str]:
+    """Return the parts of a head of another shape than ours."""
+    return {"unclaimed": unclaimed, "replaced": _replaced(), "order": order, "most_headers": str(MOST_HEADERS)}
+
+
 def _topic(shape: Shape) -> str:
     """Return the condition for rows of one topic. Not "=": see outbox_topic_head."""
     column = TOPIC[shape]
@@ -105,9 +114,16 @@ def _topic(shape: Shape) -> str:
 
 
 def _pick(outbox: TableName, *, mine: str, unclaimed: str, more: str = "", counted: bool = True) -> str:
-    arrays = {column: _COUNTED.format(column) if counted else f"i.{column}" for column in _ARRAYS}
+    arrays = {column: (_COUNTED if counted else _STORED).format(column) for column in _ARRAYS}
     return statement(
-        "outbox_pick", outbox, mine=mine, unclaimed=unclaimed, replaced=_replaced(), more=more, **arrays
+        "outbox_pick",
+        outbox,
+        mine=mine,
+        unclaimed=unclaimed,
+        replaced=_replaced(),
+        more=more,
+        most_headers=str(MOST_HEADERS),
+        **arrays,
     ).rstrip()
 
 

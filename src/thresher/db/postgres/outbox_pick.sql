@@ -12,7 +12,9 @@ SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS creat
          AS timestamp,
        CASE WHEN {replaced} THEN 'replaced'
             WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
-            WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1 THEN 'headers'
+            WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1
+              OR cardinality(i.kafka_header_keys) > {most_headers} OR cardinality(i.kafka_header_values) > {most_headers}
+              THEN 'headers'
             WHEN NOT (i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30') THEN 'timestamp'
             END AS flaw{more}
   FROM {table} i
