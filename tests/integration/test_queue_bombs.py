@@ -2,6 +2,7 @@
 
 import random
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.processes import eventually
 from tests.queue.topics import QueueTopics
 from tests.tracker.tracked import committed, figure, keep_alive, redelivered, start, tracked, write
 from thresher.devstack.stack import Stack
+from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.problem import BrokerRefused
 from thresher.queue import QueueService
 from thresher.queue.configuration import configured
@@ -124,6 +126,31 @@ def test_no_marker_ends_a_tracker_or_loses_a_message(topics: QueueTopics) -> Non
     assert "the queue's topic refuses the message" in letters[1].reason
     assert letters[3].reason == "wrong"
     assert "ttl" in letters[5].reason
+
+
+def test_an_open_transaction_that_hides_messages_is_reported(
+    topics: QueueTopics, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = partial(OpenTransactions, every_ms=200, hidden_seconds=1.0)
+    monkeypatch.setattr("thresher.queue.service.OpenTransactions", soon)
+    stranger = Producer({**topics.eyes, "transactional.id": f"stranger of {topics.config.message_topic}"})
+    stranger.init_transactions(30.0)
+    with QueueService(topics.config) as service:
+        queue = service.queue("orders")
+        with queue.consumer() as consumer:
+            stranger.begin_transaction()
+            for partition in range(2):
+                stranger.produce(topics.config.message_topic, b"", b"of nobody", partition)
+            stranger.flush(30)
+            queue.producer().send(b"hidden")
+            eventually(lambda: "records wait behind an open transaction" in caplog.text, PATIENCE_SECONDS)
+            assert consumer.receive_batch(1, 0.1) == []
+            (hidden,) = [each.value for each in service.metrics() if each.family.name.endswith("hidden_partitions")]
+            assert isinstance(hidden, float)
+            assert hidden >= 1
+            stranger.abort_transaction(30.0)
+            (message,) = consumer.receive_batch(1, PATIENCE_SECONDS)
+            message.ack()
 
 
 def test_a_batch_that_cannot_be_read_waits_until_it_is_stepped_over(

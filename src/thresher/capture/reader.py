@@ -19,6 +19,7 @@ from thresher.capture.problem import topic_changed
 from thresher.capture.record import CapturedRecord, Place
 from thresher.core.secrets import revealed_properties
 from thresher.kafka.assigned_reader import problem_of
+from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import broker_problem
 from thresher.kafka.record_headers import headers_of
@@ -60,22 +61,24 @@ class TopicsReader:
         self._told_at: dict[Place, float] = {}
         self._consumer = Consumer(
             revealed_properties(
-                {
-                    **_DEFAULTS,
-                    # An added partition is read only once the client's own metadata has it.
-                    "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
-                    **config,
-                    # The client requires a group id; the group is never joined.
-                    "group.id": "thresher-capture",
-                    "enable.auto.commit": False,
-                    "enable.auto.offset.store": False,
-                    "enable.partition.eof": True,
-                    "isolation.level": "read_committed",
-                    "auto.offset.reset": "error",
-                    "allow.auto.create.topics": False,
-                    # The client repairs connection errors itself; the watches report refusals.
-                    "error_cb": lambda _: None,
-                }
+                OpenTransactions("the capture").watching(
+                    {
+                        **_DEFAULTS,
+                        # An added partition is read only once the client's own metadata has it.
+                        "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
+                        **config,
+                        # The client requires a group id; the group is never joined.
+                        "group.id": "thresher-capture",
+                        "enable.auto.commit": False,
+                        "enable.auto.offset.store": False,
+                        "enable.partition.eof": True,
+                        "isolation.level": "read_committed",
+                        "auto.offset.reset": "error",
+                        "allow.auto.create.topics": False,
+                        # The client repairs connection errors itself; the watches report refusals.
+                        "error_cb": lambda _: None,
+                    }
+                )
             ),
             logger=_logger,
         )

@@ -35,6 +35,7 @@ from confluent_kafka.admin import AdminClient
 
 from thresher.core.errors import ThresherError
 from thresher.core.secrets import revealed_properties
+from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.kafka.record_headers import headers_of
@@ -136,21 +137,23 @@ class AssignedReader:
         self._watch = PartitionWatch(topic, client, timings=self._timings, errors=errors, monotonic=monotonic)
         self._consumer = Consumer(
             revealed_properties(
-                {
-                    **_DEFAULTS,
-                    # A partition that was added is read once the client's own metadata has it too.
-                    "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
-                    **config,
-                    "group.id": f"{topic}.reader",
-                    "enable.auto.commit": False,
-                    "enable.auto.offset.store": False,
-                    "enable.partition.eof": True,
-                    "isolation.level": isolation,
-                    "auto.offset.reset": "error",
-                    "allow.auto.create.topics": False,
-                    # Connection errors, from which the client recovers. The watch reports refusals.
-                    "error_cb": _ignore,
-                }
+                OpenTransactions(f"the reader of {topic}").watching(
+                    {
+                        **_DEFAULTS,
+                        # A partition that was added is read once the client's own metadata has it too.
+                        "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
+                        **config,
+                        "group.id": f"{topic}.reader",
+                        "enable.auto.commit": False,
+                        "enable.auto.offset.store": False,
+                        "enable.partition.eof": True,
+                        "isolation.level": isolation,
+                        "auto.offset.reset": "error",
+                        "allow.auto.create.topics": False,
+                        # Connection errors, from which the client recovers. The watch reports refusals.
+                        "error_cb": _ignore,
+                    }
+                )
             ),
             logger=_logger,
         )

@@ -252,7 +252,10 @@ class CommittedTail:
                 if self._opener is not None and now - asked > _LEADER_SECONDS:
                     asked = now
                     self._ask_for_leader()
-            raise TailUnread(f"{self._where}: its end was not reached in {self._request_seconds:g} s")
+            raise TailUnread(
+                f"{self._where}: its end was not reached in {self._request_seconds:g} s; the broker is slow, or "
+                "another program's open transaction hides it ('kafka-transactions.sh find-hanging')"
+            )
         except KafkaException as caught:
             raise self._problem(f"{self._where} cannot be read", caught.args[0]) from caught
         finally:

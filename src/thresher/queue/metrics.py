@@ -53,6 +53,9 @@ _COUNTERS = {
     "unreadable": _family(
         "unreadable_batches", MetricKind.COUNTER, "Tries to read a batch that the client cannot decompress"
     ),
+    "hidden": _family(
+        "hidden_partitions", MetricKind.COUNTER, "Minutes for which an open transaction hid records of a partition"
+    ),
     "removed": _family(
         "records_removed", MetricKind.COUNTER, "Offsets that retention removed before they were read"
     ),

@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.queue.base_service import BaseQueueService
 from thresher.queue.buffer import ReceiveBuffer
@@ -148,11 +149,10 @@ class QueueService(BaseQueueService):
         )
 
     def _group_client(self, queue: bytes) -> Any:
+        hidden = OpenTransactions(f"a consumer of {queue!r}", lambda: self._figures.count("hidden"))
         return self._clients.consumer(
             {
-                **_CONSUMER,
-                **self.config.clients,
-                **self.config.consumer,
+                **hidden.watching({**_CONSUMER, **self.config.clients, **self.config.consumer}),
                 "group.id": group_of(queue),
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
