@@ -128,7 +128,7 @@ def test_a_time_before_all_records_means_all(orders: CapturedOrders, file: str, 
 def test_a_capture_that_cannot_work_says_why(orders: CapturedOrders, file: str) -> None:
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("DROP TABLE orders")
-    assert 'CREATE TABLE "orders"' in asked("run", "-c", file, code=4)
+    assert 'CREATE TABLE "public"."orders"' in asked("run", "-c", file, code=4)
 
 
 def status_at(at: str) -> Any:

@@ -59,8 +59,8 @@ def test_an_outbox_without_a_table_needs_an_empty_publication(dsn: str, asked: A
     done = in_process(["tail", "slot", "create", "--via", "log", "--slot", SLOT, "--ds", dsn])
     assert f"slot {SLOT} created" in done.stdout.decode()
     said = " ".join(done.stderr.decode().split())
-    assert 'GRANT EXECUTE ON FUNCTION "outbox_emit"(bytea) TO …' in said
-    assert 'GRANT SELECT ON "outbox_keys" TO …' in said
+    assert 'GRANT EXECUTE ON FUNCTION "public"."outbox_emit"(bytea) TO …' in said
+    assert 'GRANT SELECT ON "public"."outbox_keys" TO …' in said
     assert "every role may write messages to the WAL" in said
     assert json.loads(asked("check", "--via", "log", "--json", "--accept-public-emit"))["readable"]
     found = json.loads(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from thresher.capture.problem import CaptureRefused
 from thresher.capture.record import Place
-from thresher.capture.settings import CaptureSettings
+from thresher.capture.settings import CaptureSettings, placed_settings
 from thresher.capture.start_offsets import facts_of
 from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffset, StoredOffsets
@@ -34,7 +34,9 @@ class StuckPartition:
 def stuck_partitions(settings: CaptureSettings) -> Iterator[StuckPartition]:
     """Yield where the stored offsets stand before an unreadable batch. Raises `PipelineProblem`."""
     admin = Admin.of(settings.kafka)
-    with closing(connect(settings.dsn, visitor(settings.name, "step"), HOLDING_SESSION)) as connection, explained():
+    application = visitor(settings.name, "step")
+    settings = placed_settings(settings, application)
+    with closing(connect(settings.dsn, application, HOLDING_SESSION)) as connection, explained():
         require_schema(connection, settings.tables, settings.mappings)
         stored = StoredOffsets(connection, settings.tables, settings.name).read()
     for topic, fact in facts_of(admin, settings.topics).items():
@@ -49,7 +51,9 @@ def stuck_partitions(settings: CaptureSettings) -> Iterator[StuckPartition]:
 
 def step_over(settings: CaptureSettings, stuck: StuckPartition) -> None:
     """Move the stored offset behind the batch. Raises `CaptureRefused` if it has moved meanwhile."""
-    with closing(connect(settings.dsn, visitor(settings.name, "step"), HOLDING_SESSION)) as connection, explained():
+    application = visitor(settings.name, "step")
+    settings = placed_settings(settings, application)
+    with closing(connect(settings.dsn, application, HOLDING_SESSION)) as connection, explained():
         offsets = StoredOffsets(connection, settings.tables, settings.name)
         with connection.transaction():
             if offsets.lock([stuck.place]).get(stuck.place) != stuck.stored:

@@ -378,7 +378,7 @@ def _session(dsn: SecretText, session: str, seconds: float, *, path: str = OWN_P
         f"{given.get('options') or ''} -c statement_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO "
         "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
         # A lease that a crash of the database loses is taken again: it need not be durable.
-        f"-c synchronous_commit=off -c client_encoding=UTF8 {path}"
+        f"-c synchronous_commit=off -c client_encoding=UTF8 -c jit=off {path}"
     ).strip()
     network = {"connect_timeout": "2", "keepalives_idle": "2", "tcp_user_timeout": str(milliseconds)}
     network = {key: value for key, value in network.items() if key not in given}

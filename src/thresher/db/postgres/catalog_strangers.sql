@@ -7,7 +7,7 @@ WITH RECURSIVE place AS (
   SELECT c.oid, c.relkind::text AS kind, c.relowner, n.nspowner, n.nspacl
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-   WHERE c.oid = %(table)s OR c.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(%(table)s) t)
+   WHERE c.oid = ANY (%(table)s::oid || ARRAY(SELECT t.relid::oid FROM pg_catalog.pg_partition_tree(%(table)s::oid) t))
 ), ours (role) AS (
   SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user
   UNION
