@@ -5,7 +5,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.delivery.effects import Survey
+from thresher.delivery.effects import Confine, Survey
 from thresher.delivery.fate import Kind
 from thresher.delivery.waiting.held_topics import HeldTopics
 from thresher.delivery.waiting.topic_states import MOST_GRACES, TopicStates
@@ -89,6 +89,26 @@ def test_held_topics_take_turns_at_being_asked_about() -> None:
                 asked += sorted(topics, key=names.index)
                 effect = steps.send(Surveyed(now=now, topics=dict.fromkeys(topics, MISSING)))
     assert asked == [*names[:250], *names[:200], *names[250:]]
+
+
+def test_reads_are_confined_to_each_topic_that_was_available_lately() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    held = HeldTopics(states)
+    held.hold(f"t{number}" for number in range(300))
+    good = [f"good{number}" for number in range(10_001)]
+    confined: list[frozenset[str] | None] = []
+    # The first topic is used once more: it is the second that gives way to the last.
+    for now, available in enumerate((good[:2], good[2:-1], good[:1], good[-1:], good[:1])):
+        held.available(available)
+        steps = held.tend()
+        effect = next(steps)
+        with contextlib.suppress(StopIteration):
+            while True:
+                topics = effect.topics if isinstance(effect, Survey) else frozenset()
+                if isinstance(effect, Confine):
+                    confined.append(effect.topics)
+                effect = steps.send(Surveyed(now=10.0 * now, topics=dict.fromkeys(topics, MISSING)))
+    assert confined == [frozenset(each) for each in (good[:2], good[:-1], {good[0], *good[2:]})]
 
 
 def test_the_wait_of_an_earlier_attempt_counts_for_the_grace() -> None:

@@ -60,8 +60,6 @@ class Holds:
             until = now + _HELD_SECONDS
             self._held.update(dict.fromkeys(topics, until))
             self._held.update(dict.fromkeys(lasting, math.inf))
-            if self._confined is not None:
-                self._confined = self._confined.difference(topics, lasting)
             self._held_keys.update(dict.fromkeys(keys, until))
             self._held_rows.update(dict.fromkeys(behind.items(), now + _BEHIND_SECONDS))
             self._held_rows.update(dict.fromkeys(rows.items(), until))
@@ -97,7 +95,7 @@ class Holds:
     def confine(self, topics: frozenset[str] | None) -> None:
         """Read rows of these topics only, but once a second of all that are not held. None: always of all these."""
         with self._lock:
-            self._confined = None if topics is None else topics.difference(self._held)
+            self._confined = topics
 
     def release(self) -> None:
         """End all holds."""
@@ -114,9 +112,13 @@ class Holds:
             self._held_keys = {key: until for key, until in self._held_keys.items() if until > now}
             self._held_rows = {row: until for row, until in self._held_rows.items() if until > now}
             sweeping = self._swept_last = bool(self._sweeping) and not self._swept_last
-            among = self._sweeping if sweeping else self._confined
-            if among is not None and not sweeping and now >= self._next_exploring:
-                self._next_exploring, among = now + _EXPLORING_SECONDS, None
+            among: Iterable[str] | None = self._sweeping if sweeping else self._confined
+            if among is not None and not sweeping:
+                if now >= self._next_exploring:
+                    self._next_exploring, among = now + _EXPLORING_SECONDS, None
+                else:
+                    # A topic may be held for a while, and read again after that.
+                    among = [topic for topic in among if topic not in self._held]
             return replace(
                 request,
                 rows=min(request.rows, SWEPT_ROWS) if sweeping else request.rows,

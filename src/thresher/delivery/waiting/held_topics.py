@@ -32,9 +32,9 @@ class HeldTopics:
         self._held: dict[str, None] = {}
         # Topics that sweeps may be reading.
         self._sweeping: frozenset[str] = frozenset()
-        # Topics that were available; and how many of them there were when reads were confined to them.
+        # Topics that were available, the latest last; and those to which reads are confined.
         self._good: dict[str, None] = {}
-        self._confined = 0
+        self._confined: frozenset[str] | None = None
         self._next_look = 0.0
 
     def hold(self, topics: Iterable[str]) -> None:
@@ -43,7 +43,9 @@ class HeldTopics:
 
     def available(self, topics: Iterable[str]) -> None:
         """Note that these topics are available."""
-        self._good.update(dict.fromkeys(topics))
+        for topic in topics:
+            self._good.pop(topic, None)
+            self._good[topic] = None
 
     def tend(self) -> Generator[Effect, Any, None]:
         """Ask about held topics: those that are available now are read again, others set aside when due."""
@@ -92,12 +94,12 @@ class HeldTopics:
             self._held.pop(topic, None)
 
     def _confine(self) -> Generator[Effect, Any, None]:
-        held = len(self._held)
-        if held > _MOST_HELD and len(self._good) > self._confined:
-            self._confined = len(self._good)
-            yield Confine(frozenset(self._good))
-        elif self._confined and held < _MOST_HELD // 2:
-            self._confined = 0
-            yield Confine(None)
         while len(self._good) > _MOST_GOOD:
             del self._good[next(iter(self._good))]
+        held = len(self._held)
+        if held > _MOST_HELD and self._good and (self._confined is None or not self._good.keys() <= self._confined):
+            self._confined = frozenset(self._good)
+            yield Confine(self._confined)
+        elif self._confined is not None and held < _MOST_HELD // 2:
+            self._confined = None
+            yield Confine(None)
