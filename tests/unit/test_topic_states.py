@@ -74,6 +74,18 @@ def test_topics_beyond_the_bound_have_no_grace() -> None:
     assert not states.expired(states.surveyed({"late": MISSING}, 3.0).topics["late"])
 
 
+def test_a_refusal_is_forgotten_once_no_row_comes_for_long() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    states.refused("gone", Kind.NOT_AUTHORISED, "not ours", 0.0)
+    for now in range(0, 600, 30):
+        states.refused("silent", None, "no answer", float(now))
+    assert states.forget_unseen(61.0, ()) == []
+    assert states.forget_unseen(62.0, ()) == ["gone"]
+    assert states.forget_unseen(690.0, ()) == [], "the pause before its next try is no absence"
+    assert states.forget_unseen(691.0, ()) == ["silent"]
+    assert not states
+
+
 def test_held_topics_take_turns_at_being_asked_about() -> None:
     names = [f"t{number}" for number in range(300)]
     states = TopicStates(GRACE_SECONDS)

@@ -137,13 +137,13 @@ class Taking:
         self._shard.event("held", topics=named[:room], of=len(self._waiting), why=why)
 
     def _lift(self, topics: Iterable[str]) -> None:
-        """Clear the alarm about topics. Only those that were named are told, with the number of those that are left."""
+        """Clear the alarm about topics. Those that were named are told, and now and then the number of those left."""
         before = len(self._waiting)
         self._waiting.difference_update(topics)
         named = sorted(self._named.intersection(topics))
         self._named.difference_update(named)
         left = len(self._waiting)
-        if named or (left < before and left % _COUNTED == 0):
+        if named or (left < before and left in {len(self._named), left // _COUNTED * _COUNTED}):
             self._shard.event("lifted", topics=named, of=len(self._waiting))
 
     def _report_rejected(self, effect: ReportRejected) -> None:

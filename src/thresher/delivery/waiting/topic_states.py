@@ -37,6 +37,11 @@ class TopicState:
     # So many other topics waited already that this one has no grace.
     crowded: bool = False
 
+    def unseen(self, now: float, grace_seconds: float) -> bool:
+        """Whether no row came for long, although one could have been tried."""
+        seen = max(self.waited.seen, self.retry_at)
+        return replace(self.waited, seen=seen).forgotten(now, grace_seconds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
@@ -89,7 +94,7 @@ class TopicStates:
         unseen = [
             topic
             for topic, state in self._states.items()
-            if topic not in held and not state.tries and state.waited.forgotten(now, self._grace_seconds)
+            if topic not in held and state.unseen(now, self._grace_seconds)
         ]
         for topic in unseen:
             self._drop(topic)

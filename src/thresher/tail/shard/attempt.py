@@ -120,9 +120,6 @@ class TailAttempt:
         self._recovery = Recovery(
             shard, assignment.known_progress, self._session, admin, self._transactions, seal, self._crash, meter
         )
-        self._waits = WaitKeeper(
-            self._session.waits, settings.name, shard.index, term=assignment.term, settled=self._settling.settler.wait
-        )
         # Opened by the reader's thread after recovery.
         self.stream: LogStream | None = None
         self._state: LogState | None = None
@@ -143,12 +140,19 @@ class TailAttempt:
             batch_seconds=self._assignment.settings.limits.batch_seconds,
             check=self._settling.settler.check,
         )
+        waits = WaitKeeper(
+            self._session.waits,
+            self._assignment.settings.name,
+            self._shard.index,
+            term=self._assignment.term,
+            settled=self._settling.settler.wait,
+        )
         return Flow(self._shard, self.ahead).watched(
             {
                 **self._recovery.handlers,
                 **self._transactions.handlers,
                 **self._settling.handlers,
-                **self._waits.handlers,
+                **waits.handlers,
                 **taking.handlers,
                 Recovered: self._recovered,
             }
