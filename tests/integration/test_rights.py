@@ -1,6 +1,7 @@
 """The printed grants are enough for roles that relay, write and operate; a missing one is named in the refusal."""
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import typer
 
 from tests.archive.outbox_place import DUE, OutboxPlace
 from tests.faults.patient import PRODUCER
@@ -18,19 +20,25 @@ from tests.tail.tailing import TailPlace
 from thresher.archive.manifests import archive_ddl
 from thresher.cli import dead
 from thresher.cli.adopt import adopt
-from thresher.cli.schema import print_ddl
+from thresher.cli.schema import check, print_ddl
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.db.postgres.topic_locks import create_locks
 from thresher.db.problem import DatabaseRefused
 from thresher.db.repeatable import repeatable
 from thresher.devstack.stack import Stack
+from thresher.election.lease import Lease
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.harvest import Harvest
 from thresher.outbox import Message, Outbox, Shape, check_schema, create_schema
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.names import companions
 from thresher.spark.session.session import Session
+
+_SECOND_ROW = (
+    "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
+    "SELECT name || '2', outbox, outbox_id, system_id, term, mode, shards FROM thresher_relay"
+)
 
 
 @pytest.fixture
@@ -99,6 +107,64 @@ def test_roles_with_the_printed_grants_write_and_relay(
         relaying.undisturbed()
 
 
+def test_an_earlier_versions_tables_and_grants_are_brought_up_to_date(
+    place: Place, roles: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = place.settings().name
+    print_ddl(relay=True)
+    place.sql(capsys.readouterr().out)
+    place.sql(
+        "DROP INDEX thresher_relay_outbox_key; DROP TABLE thresher_lock, thresher_wait;"
+        "GRANT SELECT, UPDATE, DELETE ON outbox TO relay_small; GRANT INSERT ON outbox TO writer_small;"
+        "GRANT SELECT, INSERT, UPDATE ON thresher_relay TO relay_small;"
+        "GRANT INSERT, DELETE ON outbox TO operator_small"
+    )
+    with pytest.raises(typer.Exit):
+        check(ds=place.dsn)
+    told = capsys.readouterr().out
+    for table, why in (("lock", "missing"), ("wait", "missing"), ("relay", "made by an earlier version")):
+        assert f'differs: "public"."thresher_{table}": {why}' in told
+    taking = RelayWorkload(place.settings(dsn=roles["relay_small"]))
+    with pytest.raises(DatabaseRefused, match=r'there is no table "public"."thresher_lock".*schema print --relay'):
+        taking.take_over(str(uuid.uuid4()), lambda: True)
+
+    page = Path("docs/operations.md").read_text()
+    (revoked,) = re.findall(r"^REVOKE ALL ON shop.outbox, [^;]*;", page, re.MULTILINE)
+    for written, here in (("shop.", ""), ("orders_relay", "relay_small"), ("orders_app", "writer_small")):
+        revoked = revoked.replace(written, here)
+    place.sql(revoked.replace("oncall", "operator_small"))
+    print_ddl(
+        relay=True,
+        relay_role="relay_small",
+        relay_name=named,
+        writer_role="writer_small",
+        operator_role="operator_small",
+    )
+    place.sql(capsys.readouterr().out)
+    with pytest.raises(typer.Exit):
+        check(ds=place.dsn)
+    assert "differs" not in capsys.readouterr().out
+    kept = "SELECT grantee, privilege_type FROM information_schema.role_table_grants WHERE table_name = 'outbox'"
+    assert sorted(place.sql(f"{kept} AND grantee LIKE '%small'")) == [
+        ("relay_small", "DELETE"),
+        ("relay_small", "SELECT"),
+    ]
+    taking.take_over(str(uuid.uuid4()), lambda: True)
+
+
+def test_an_earlier_versions_control_rows_become_one_for_each_outbox(place: Place) -> None:
+    taking = RelayWorkload(place.settings())
+    taking.take_over(str(uuid.uuid4()), lambda: True)
+    place.sql("DROP INDEX thresher_relay_outbox_key")
+    taking.take_over(str(uuid.uuid4()), lambda: True)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        place.sql(_SECOND_ROW)
+    place.sql("DROP INDEX thresher_relay_outbox_key")
+    place.sql(_SECOND_ROW)
+    with pytest.raises(DatabaseRefused, match=r"two rows for one outbox.*Remove the row"):
+        taking.take_over(str(uuid.uuid4()), lambda: True)
+
+
 def test_a_relays_role_archives_to_files(
     place: Place, roles: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +188,10 @@ def test_a_tails_role_publishes_with_the_printed_rights(
         place.sql("ALTER ROLE relay_small REPLICATION")
         at.stash(Message(topic=at.topic, key="k", value="1"))
         place.sql("INSERT INTO outbox (kafka_topic) VALUES ('no topic')")
+        lease = Lease(dsn=roles["relay_small"], name=at.settings().group, beside="outbox")
+        lease.start()
+        lease.wait(30)
+        lease.stop()
         with at.tailing(dsn=roles["relay_small"]) as tailing:
             assert [message.value() for message in at.read(1)] == [b"1"]
             tailing.until(lambda: place.sql("SELECT count(*) FROM outbox_dead") == [(1,)])

@@ -138,11 +138,26 @@ def test_a_strangers_outbox_is_refused_by_the_check(
     with pytest.raises(typer.Exit) as ended:
         schema.check(ds=place.dsn)
     assert ended.value.exit_code == 1
-    assert "breaks: stranger: it belongs to stranger_" in capsys.readouterr().out
+    assert "breaks: table: it belongs to stranger_" in capsys.readouterr().out
     with pytest.raises(SchemaRefused, match="it belongs to stranger_"):
         schema.create(ds=place.dsn)
     with pytest.raises(Exception, match="it belongs to stranger_"):
         place.archiver("table").run()
+
+
+def test_the_check_names_a_strangers_table_beside_the_outbox(
+    place: OutboxPlace, stranger: psycopg.Connection[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = ("thresher_lease", "thresher_wait", "outbox_dead", "outbox_lock", "thresher_archive_batches")
+    for table in tables:
+        stranger.execute(f"CREATE TABLE public.{table} (name text)".encode())
+    with pytest.raises(typer.Exit) as ended:
+        schema.check(ds=place.dsn)
+    assert ended.value.exit_code == 1
+    told = capsys.readouterr().out
+    for table in tables:
+        assert f'breaks: "public"."{table}": it belongs to {role_of(stranger.info.dsn)}, who could run code' in told
+    assert f'GRANT CREATE ON SCHEMA … TO "{role_of(stranger.info.dsn)}"' in told
 
 
 @pytest.mark.parametrize(

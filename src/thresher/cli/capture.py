@@ -219,7 +219,7 @@ def print_ddl(
     if role is not None:
         emit_text(lease_ddl(tables.schema))
         emit_text("\n".join(capture_grants(tables, settings.mappings, role, capture=name)))
-        emit_text("\n".join(lease_grants(tables.schema, role, name=settings.lease)))
+        emit_text("\n".join(lease_grants(tables.schema, role, names=[settings.lease])))
     if waiting_role is not None:
         emit_text("\n".join(waiting_grants(tables, waiting_role, capture=name)))
 

@@ -1,11 +1,13 @@
 """`thresher schema`: prints the DDL of the outbox table, creates the table, or checks an existing one."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
+import psycopg
 import typer
 
-from thresher.archive.manifests import archive_ddl
+from thresher.archive.manifests import BATCHES, archive_ddl
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import (
     DataSource,
@@ -20,16 +22,27 @@ from thresher.cli.output import AsJson, complain, emit_json, emit_text, result
 from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
-from thresher.db.postgres.topic_locks import create_locks, locks_ddl
+from thresher.db.postgres.catalog import own_table_problems
+from thresher.db.postgres.control import ControlTable, control_table
+from thresher.db.postgres.own_tables.lock_rows import lock_table
+from thresher.db.postgres.own_tables.wait_rows import wait_table
+from thresher.db.postgres.sessions import exists, keep_to_own_path, placed
+from thresher.db.postgres.topic_locks import create_locks, locks_ddl, locks_table
 from thresher.db.repeatable import repeatable
+from thresher.db.strangers import PARTITIONED, PLAIN
+from thresher.election.lease import LEASES
 from thresher.harvest.grants import dispatcher_grants, operator_grants, relay_grants, writer_grants
 from thresher.outbox import Shape, check_schema, create_schema, ddl
+from thresher.outbox.schema import Finding
 from thresher.relay.names import companions
 
 TopicLock = Annotated[
     bool,
     typer.Option("--topic-lock", help="Include the lock table and the index that 'coordination: topic-lock' needs."),
 ]
+
+# What brings the tables of an earlier version up to date.
+_MADE = "run what 'thresher schema print --relay' prints, or let a relay start that owns the tables"
 
 app = Commands(help="Print, create or check the outbox table.", no_args_is_help=True)
 
@@ -153,10 +166,15 @@ def check(
     shape: TableShape = Shape.THRESHER,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the table with its expected layout; exit code 1 if a difference breaks a guarantee."""
+    """Compare the table with its expected layout; exit code 1 if a difference breaks a guarantee.
+
+    The tables of relay, election and archive beside it are checked too: no stranger may run code by them, and an
+    earlier version's are told.
+    """
     name = table_name(outbox, schema)
     with connect(resolve_dsn(ds, stack)) as connection:
         outcome = check_schema(connection, name, shape)
+        outcome = replace(outcome, findings=(*outcome.findings, *_beside(connection, name, shape)))
     if as_json:
         findings = [
             {"severity": finding.severity, "subject": finding.subject, "detail": finding.detail}
@@ -171,3 +189,28 @@ def check(
         else:
             complain(f"{name} cannot serve as an outbox")
     raise typer.Exit(0 if outcome.usable else 1)
+
+
+def _beside(connection: psycopg.Connection[Any], name: TableName, shape: Shape) -> Iterator[Finding]:
+    """Yield what is wrong with the tables beside the outbox. There are none before the first relay."""
+    with connection.transaction(force_rollback=True):
+        (outbox,) = placed(connection, name)
+        keep_to_own_path(connection)
+        control = control_table(outbox.schema).quoted()
+        lease, batches = (TableName(table=table, schema=outbox.schema).quoted() for table in (LEASES, BATCHES))
+        needed = [outbox.companion("_dead"), lock_table(outbox.schema).quoted(), wait_table(outbox.schema).quoted()]
+        letters = [outbox.companion("_dead"), outbox.companion("_archive")]
+        plain = [control, *needed[1:], lease, batches, locks_table(outbox, shape)]
+        if shape is Shape.DEIMOS:
+            # The check of the outbox has looked at Deimos' own table.
+            plain.pop()
+        for table, kinds in [*((each, PARTITIONED) for each in letters), *((each, PLAIN) for each in plain)]:
+            for problem in own_table_problems(connection, table, kinds):
+                yield Finding(severity="breaks", subject=table, detail=problem)
+        if not exists(connection, control):
+            return
+        for table in needed:
+            if not exists(connection, table):
+                yield Finding(severity="differs", subject=table, detail=f"missing, although a relay was here: {_MADE}")
+        if not ControlTable(connection, outbox.schema).current():
+            yield Finding(severity="differs", subject=control, detail=f"made by an earlier version: {_MADE}")

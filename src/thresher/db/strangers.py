@@ -8,6 +8,8 @@ constraint or an index then runs their code in our session. In Postgres 14 every
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from thresher.db.names import quoted_name
+
 # What each kind of relation is, other than a plain table.
 _KINDS = {"p": "a partitioned table", "v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
@@ -45,14 +47,18 @@ def judge(found: Iterable[Code]) -> Iterator[str]:
     for each in found:
         if each.admitted:
             continue
+        admit = f"if {each.owner} is trusted, GRANT CREATE ON SCHEMA … TO {quoted_name(each.owner)}"
         if each.part is None:
             yield (
                 f"it belongs to {each.owner}, who could run code with our rights: only superusers, the owners of the "
                 "database and of the schema, roles of our own, and those to whom CREATE on the schema was granted by "
-                "name may own it"
+                f"name may own it. Give it to one of them (ALTER TABLE … OWNER TO …), or drop it; {admit}"
             )
         else:
-            yield f"{each.part} uses {each.used}, which belongs to {each.owner}, who could run code with our rights"
+            yield (
+                f"{each.part} uses {each.used}, which belongs to {each.owner}, who could run code with our rights: "
+                f"give it another owner, or drop what uses it; {admit}"
+            )
 
 
 def judge_own(found: Iterable[Code], kinds: str = PLAIN) -> Iterator[str]:

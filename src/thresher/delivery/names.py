@@ -49,3 +49,11 @@ def shard_sessions(name: str, term: str, shard: int) -> str:
 
 def _short(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:10]
+
+
+def tail_group(name: str) -> str:
+    """Return the name of a tail's lease, and the prefix of its transactional ids and progress topic.
+
+    A relay of the same name has its own.
+    """
+    return f"{name}.tail"

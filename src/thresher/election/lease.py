@@ -16,7 +16,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
@@ -253,12 +253,12 @@ def lease_ddl(schema: str | None) -> str:
     return shared_ddl(statement("lease_create", leases), leases)
 
 
-def lease_grants(schema: str | None, role: str, *, name: str) -> Iterator[str]:
-    """Yield the statements that let a role compete for the lease of this name, and for no other."""
+def lease_grants(schema: str | None, role: str, *, names: Sequence[str]) -> Iterator[str]:
+    """Yield the statements that let a role compete for the leases of these names, and for no other."""
     leases = TableName(table=LEASES, schema=schema)
-    own = f"name = {literal(name)}"
+    own = f"name IN ({', '.join(map(literal, names))})"
     yield f"GRANT SELECT, INSERT, UPDATE (holder, token, until, span) ON {leases} TO {quoted_name(role)};"
-    yield policy_ddl(leases, name, role, using=own, check=own)
+    yield policy_ddl(leases, names[0], role, using=own, check=own)
 
 
 class LeaseConnection:

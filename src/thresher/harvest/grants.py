@@ -23,6 +23,7 @@ from thresher.db.postgres.rights.ddl import block_ddl, functions_ddl, literal, p
 from thresher.db.postgres.rights.dead_functions import dead_functions
 from thresher.db.postgres.topic_locks import locks_table, registering_lock
 from thresher.db.shape import Shape
+from thresher.delivery.names import tail_group
 from thresher.election.lease import lease_grants
 from thresher.outbox.deimos_tables import topic_info
 
@@ -61,7 +62,7 @@ def relay_grants(outbox: TableName, shape: Shape, role: str, *, name: str, topic
     yield f"GRANT SELECT, INSERT, UPDATE ON {outbox.companion('_dead')} {to}"
     yield f"GRANT SELECT, INSERT ({_CONTROL_INSERT}), UPDATE ({_CONTROL_UPDATE}) ON {control} {to}"
     yield policy_ddl(control, name, role, using=of_outbox, check=f"{of_outbox} AND {of_name}")
-    yield from lease_grants(outbox.schema, role, name=name)
+    yield from lease_grants(outbox.schema, role, names=[name, tail_group(name)])
     locks = lock_table(outbox.schema)
     own_locks = f"name IN ({literal(registering_lock(outbox, shape))}, {literal(f'archive {outbox}')})"
     yield f"GRANT SELECT, INSERT, UPDATE (pid, started, role) ON {locks} {to}"

@@ -204,7 +204,7 @@ def judge_topic_info(relation: Relation | None, name: TableName) -> Iterator[Fin
         yield _breaks(str(name), f"it is {_RELATION_KINDS.get(relation.kind, 'something else')}; a table is needed")
         return
     for stranger in relation.strangers:
-        yield _breaks(f"{name}, stranger", stranger)
+        yield _breaks(str(name), stranger)
     for finding in _judge_columns(relation, name, TOPIC_INFO, TOKEN):
         yield replace(finding, subject=f"{name}, {finding.subject}")
     if not any(index.unique and index.columns == ("topic",) and index.predicate is None for index in relation.indexes):
@@ -213,7 +213,7 @@ def judge_topic_info(relation: Relation | None, name: TableName) -> Iterator[Fin
 
 def _judge_surroundings(relation: Relation) -> Iterator[Finding]:
     for stranger in relation.strangers:
-        yield _breaks("stranger", stranger)
+        yield _breaks("table", stranger)
     if relation.has_children:
         yield _breaks("table", "other tables inherit from it: an id could be there twice")
     for rule in relation.rules:

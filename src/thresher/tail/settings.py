@@ -11,7 +11,7 @@ from thresher.db import TableName
 from thresher.db.log_names import slot_name
 from thresher.db.postgres.dsn import kept_dsn
 from thresher.db.shape import Shape
-from thresher.delivery.names import progress_topic
+from thresher.delivery.names import progress_topic, tail_group
 from thresher.delivery.progress_topic.progress_log import ProgressSource
 from thresher.delivery.progress_topic.reserved_topics import ReservedTopics
 from thresher.delivery.rules import Poison
@@ -116,7 +116,7 @@ class TailSettings:
     @property
     def group(self) -> str:
         """The prefix of transactional ids and progress topic. It differs from that of a relay with the same name."""
-        return f"{self.name}.tail"
+        return tail_group(self.name)
 
     @property
     def properties(self) -> dict[str, Any]:

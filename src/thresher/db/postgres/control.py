@@ -16,7 +16,7 @@ from thresher.db.postgres.sessions import exists, explained
 from thresher.db.problem import DatabaseRefused
 from thresher.db.statements import statement
 
-# How long adding columns to an older table may wait for sessions that use it.
+# How long a change of an older table may wait for sessions that use it.
 _UPGRADE_SECONDS = 2
 
 
@@ -61,14 +61,14 @@ class ControlTable:
             return exists(self._connection, self._table.quoted())
 
     def create(self) -> None:
-        """Create this table and that of locks, or add the columns that an older version's table lacks.
+        """Create this table and that of locks, or add what an older version's table lacks.
 
         Safe for concurrent callers.
         """
         self._locks.create()
         with explained():
             create_missing(self._connection, self._table.quoted(), control_ddl(self._table))
-            if not self._upgraded():
+            if not self.current():
                 self._upgrade()
 
     def read(self, name: str) -> ControlRow | None:
@@ -116,8 +116,9 @@ class ControlTable:
         """Record this database as the row's own and forget the progress topic; False if there is no row."""
         return self._change("adopt", name=name, system_id=system_id)
 
-    def _upgraded(self) -> bool:
-        asked = [self._table.quoted()]
+    def current(self) -> bool:
+        """Whether the table has what this version needs."""
+        asked = {"table": self._table.quoted()}
         row = OwnCursor(self._connection).execute(statement("control_upgraded"), asked).fetchone()
         return row is not None and bool(row[0])
 
@@ -127,7 +128,13 @@ class ControlTable:
             with self._connection.transaction():
                 # Other relays of the schema would queue behind this lock request. The next take-over tries again.
                 self._connection.execute(f"SET LOCAL lock_timeout = '{_UPGRADE_SECONDS}s'")
-                OwnCursor(self._connection).execute(change)
+                # Several statements cannot be prepared.
+                OwnCursor(self._connection).execute(change.encode(), prepare=False)
+        except psycopg.errors.UniqueViolation as error:
+            raise DatabaseRefused(
+                f"{self._table} has two rows for one outbox: {error.diag.message_detail} Remove the row of the relay "
+                "that runs no more, as its owner"
+            ) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise DatabaseRefused(
                 f"{self._table} was made by an earlier version, and this role may not change it: let its owner run "

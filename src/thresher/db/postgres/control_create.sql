@@ -3,7 +3,7 @@
 -- that a policy gives it, because a row holds the secret under which progress is sealed.
 CREATE TABLE IF NOT EXISTS {table} (
   name              TEXT PRIMARY KEY,
-  outbox            TEXT NOT NULL UNIQUE,
+  outbox            TEXT NOT NULL,
   outbox_id         UUID NOT NULL,
   system_id         TEXT NOT NULL,
   term              UUID NOT NULL,
@@ -14,3 +14,5 @@ CREATE TABLE IF NOT EXISTS {table} (
   secret            UUID NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
   settled_on        TEXT
 );
+-- Tables of earlier versions lack it. In those that have it as a constraint, it has this name.
+CREATE UNIQUE INDEX IF NOT EXISTS thresher_relay_outbox_key ON {table} (outbox);

@@ -54,6 +54,10 @@ def create_missing(connection: psycopg.Connection[Any], quoted: str, ddl: str, k
             # In a race, the catalog's own indexes report the other's table by the last two.
             if not exists(connection, quoted):
                 raise
+        except errors.InsufficientPrivilege as error:
+            # Postgres names the schema alone. The class stays: an election waits out missing rights.
+            why = error.diag.message_primary or error
+            raise errors.InsufficientPrivilege(f"there is no table {quoted}, and it cannot be made: {why}") from error
     require_own(connection, quoted, kinds)
 
 
