@@ -160,6 +160,11 @@ class Message:
     def sent_topic(self) -> str:
         return "x" if self.nature == REROUTED else self.topic
 
+    def mend(self) -> None:
+        """Repair what makes it dead. It is sent where it was to be sent: elsewhere, later rows need not wait for it."""
+        if self.nature not in {REROUTED, MERGED}:
+            self.nature = GOOD
+
 
 @dataclass
 class Transaction:
@@ -366,7 +371,7 @@ class World:
             return
         version, entry = found[choice % len(found)]
         if mended:
-            entry.message.nature = GOOD
+            entry.message.mend()
         entry.message.displaced |= not entry.fate.blocking
         self._put_back(version)
 
@@ -978,7 +983,7 @@ class World:
             if entry.fate.blocking and (entry.message.not_again or version[0] in self.tables.outbox):
                 self.discard(version)
             elif entry.fate.blocking:
-                entry.message.nature = GOOD
+                entry.message.mend()
                 self._put_back(version)
         return not self.tables.outbox
 

@@ -24,8 +24,8 @@ class Steady(random.Random):
 class Run:
     """One attempt in a simulated world with a transform."""
 
-    def __init__(self, *, marking: bool) -> None:
-        self.world = World(Poison.DEAD_LETTER, 900_000, marking=marking, merging=True)
+    def __init__(self, poison: Poison = Poison.DEAD_LETTER, *, marking: bool) -> None:
+        self.world = World(poison, 900_000, marking=marking, merging=True)
         self.world.launch(self.world.terms[-1])
         self.luck = Steady(0)
 
@@ -78,6 +78,25 @@ def test_an_unread_row_of_a_waiting_topic_is_not_overtaken(run: Run) -> None:
     run.write("a", b"k", MERGED)
     run.write("a", b"l", MERGED)
     assert run.go_on() == [1, 2]
+
+
+@pytest.mark.parametrize("marking", [False, True], ids=["exactly once", "at least once"])
+def test_a_mended_row_is_sent_to_the_topic_that_it_waited_for(marking: bool) -> None:
+    """Later rows of its stored key went elsewhere before it was dead, so it must not follow them there."""
+    run = Run(Poison.BLOCK_KEY, marking=marking)
+    run.world.broker.topics["x"] = "missing"
+    run.write("a", b"k", REROUTED)
+    run.write("a", b"k", GOOD)
+    assert run.go_on() == [1]
+    run.world.now += 6
+    run.go_on()
+    run.write("a", b"k", GOOD)
+    assert run.go_on() == [1]
+    assert [entry.message.number for entry in run.world.tables.dead.values()] == [0]
+    run.world.broker.topics["x"] = "present"
+    run.world.replay(0, mended=True)
+    assert run.go_on() == [1, 0, 2]
+    assert run.world.sent_as[1:] == [("x", b"k"), ("a", b"k")]
 
 
 def row(id_: int, topic: str = "x", key: bytes | None = b"k") -> Row:
