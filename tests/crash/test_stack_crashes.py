@@ -127,7 +127,8 @@ def test_a_server_ends_with_its_keeper(tmp_path: Path) -> None:
 
 def test_a_server_that_ignores_its_stop_signal_is_killed(tmp_path: Path) -> None:
     server = Server("stubborn", tmp_path, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
-    server.start(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+    server.start(["sh", "-c", "trap '' TERM; touch ready; while :; do sleep 0.1; done"])
+    eventually((tmp_path / "ready").exists, GONE_SECONDS)
     pid = server.pid
     assert server.stop(grace_seconds=0.5) == 128 + signal.SIGKILL
     assert not alive(pid)
