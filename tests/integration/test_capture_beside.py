@@ -4,14 +4,16 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.capture.captured import PATIENCE_SECONDS, CapturedOrders
+from tests.engine.only_shard import only_shard
 from tests.processes import eventually
-from thresher.capture import start_offsets
+from thresher.capture import failing_topics, start_offsets
 from thresher.capture.adopting import adopt
 from thresher.capture.applying import Applier
 from thresher.capture.positions import Part
@@ -28,11 +30,14 @@ from thresher.capture.publishing import EntityPublisher, Published
 from thresher.capture.reader import TopicsReader
 from thresher.capture.retrying import Outcome, retry
 from thresher.capture.rewinding import rewind
+from thresher.capture.settings import placed_settings
+from thresher.capture.shard import Attempt, Source
 from thresher.capture.start_offsets import facts_of, starts_of
 from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.targets import targets_of
 from thresher.core.errors import InvalidInput
 from thresher.db.postgres.sessions import connect_as_configured
+from thresher.delivery.crash_points import CrashPoints
 from thresher.devstack.stack import Stack
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.partition_watch import PositionLost
@@ -395,6 +400,62 @@ def test_a_rewind_with_a_wrong_mapping_ends(orders: CapturedOrders, applying: Ap
     with pytest.raises(RecordsKeepFailing, match=r"records of .* in a row cannot be applied"):
         rewind(orders.settings)
     assert orders.dead() == []
+
+
+def test_a_topic_that_keeps_failing_waits_and_others_go_on(
+    orders: CapturedOrders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_topics, "RETRY_SECONDS", 2.0)
+    notes = f"{orders.topic}.notes"
+    orders.admin.create_topic(notes, partitions=1)
+    with psycopg.connect(orders.dsn) as connection:
+        connection.execute("ALTER TABLE orders ADD CONSTRAINT low CHECK (total < 10)")
+        connection.execute(
+            "CREATE TABLE notes (a int PRIMARY KEY, thresher_partition int, thresher_offset bigint, "
+            "thresher_timestamp bigint)"
+        )
+    orders.keys["topics"][notes] = {"table": "notes", "key": ["a"], "columns": ["a"]}
+    orders.keys["most_dead_in_a_row"] = 5
+    told: list[Mapping[str, str]] = []
+
+    def noted(name: str, fields: Mapping[str, Any]) -> None:
+        if name == "failing":
+            told.append(fields["topics"])
+
+    with ExitStack() as resources:
+        shard = only_shard(resources, on_event=noted)
+        attempt = Attempt(shard, placed_settings(orders.settings, "test"), "term", CrashPoints(None, 0))
+        attempt.open()
+
+        def come_to_pass(done: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not done():
+                assert time.monotonic() < deadline, (told, orders.rows(), orders.stored())
+                reader = shard.share(Source).reader
+                assert reader is not None
+                attempt.take(reader.poll(0.1, 1_000))
+
+        orders.publish(*((f"o{number}", 100) for number in range(30)))
+        come_to_pass(lambda: bool(told))
+        assert "in a row cannot be applied" in told[0][orders.topic]
+        orders.producer.produce(notes, b'{"a": 4}')
+        orders.producer.flush()
+        come_to_pass(lambda: orders.query("SELECT a FROM notes") == [(4,)])
+        assert orders.rows() == {}
+        before = len(orders.dead())
+        with psycopg.connect(orders.dsn) as connection:
+            connection.execute("ALTER TABLE orders DROP CONSTRAINT low")
+        come_to_pass(lambda: len(orders.rows()) + len(orders.dead()) == 30 and told[-1] == {})
+        assert before <= len(orders.dead()) <= 10, "none beyond the bound, for each try"
+
+
+def test_a_capture_whose_every_topic_fails_ends(orders: CapturedOrders) -> None:
+    failing = failing_topics.FailingTopics(["a", "b"])
+    failing.fail(RecordsKeepFailing("a", "why"), 0.0)
+    failing.fail(RecordsKeepFailing("a", "why again"), 1.0)
+    assert failing.waits("a")
+    with pytest.raises(RecordsKeepFailing, match="why: b"):
+        failing.fail(RecordsKeepFailing("b", "why: b"), 2.0)
 
 
 def test_a_rewind_without_offsets_is_refused(orders: CapturedOrders) -> None:

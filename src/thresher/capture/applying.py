@@ -160,9 +160,9 @@ def require_some_success(
     if most and longest > most:
         last = flawed[-1]
         raise RecordsKeepFailing(
+            last.record.topic,
             f"{longest} records of {last.record.topic} in a row cannot be applied, the last at offset "
-            f"{last.record.offset} of partition {last.record.partition}: {last.flaw.reason}. Correct the mapping or "
-            "the table, or raise most_dead_in_a_row to go on without them"
+            f"{last.record.offset} of partition {last.record.partition}: {last.flaw.reason}",
         )
     return now
 

@@ -8,7 +8,14 @@ class CaptureRefused(PipelineProblem):
 
 
 class RecordsKeepFailing(PipelineProblem):
-    """Too many records in a row cannot be applied: probably the mapping is wrong. The last batch was rolled back."""
+    """Too many records of a topic in a row cannot be applied. The last batch was rolled back."""
+
+    def __init__(self, topic: str, what: str) -> None:
+        super().__init__(topic, what)
+        self.topic, self.what = topic, what
+
+    def __str__(self) -> str:
+        return f"{self.what}. Correct the mapping or the table, or raise most_dead_in_a_row to go on without them"
 
 
 class HandlerEndedTransaction(PipelineProblem):

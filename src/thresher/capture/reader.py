@@ -103,6 +103,12 @@ class TopicsReader:
         self._positions[place] = offset
         self.unreadable.pop(place, None)
 
+    def leave(self, place: Place) -> None:
+        """Read a partition no more until it is assigned again. Records that were prefetched for it are discarded."""
+        if self._positions.pop(place, None) is not None:
+            self._consumer.incremental_unassign([TopicPartition(*place)])
+            self.unreadable.pop(place, None)
+
     def partitions(self) -> dict[str, int]:
         """Return the number of partitions of the topics that were checked since the last call. Never blocks.
 

@@ -5,12 +5,14 @@
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
 from thresher.capture.applying import Applied, Applier
+from thresher.capture.failing_topics import FailingTopics
 from thresher.capture.positions import Due, Part
+from thresher.capture.problem import RecordsKeepFailing
 from thresher.capture.reader import TopicsReader
 from thresher.capture.record import Place
 from thresher.capture.report.metrics import BETWEEN, HANDLING
@@ -89,8 +91,10 @@ class Attempt:
         self._passed: dict[Place, Part] = {}
         # The stored offset of each partition, as far as this attempt knows.
         self._stored: dict[Place, int] = {}
-        # The unreadable batches that the driver knows of.
+        self._failing = FailingTopics(settings.topics)
+        # The unreadable batches and the failing topics that the driver knows of.
         self._told: dict[Place, int] = {}
+        self._told_failing: Mapping[str, str] = {}
         self._pass_due = self._tell_due = 0.0
         self._applying = shard.step("apply")
 
@@ -107,9 +111,11 @@ class Attempt:
     def take(self, parts: list[Part]) -> None:
         """Apply what was read, start to read added partitions, and update the gauges."""
         due = self._due(parts)
-        if due:
+        while due:
             with self._applying:
-                self._apply(due)
+                due = self._apply(due)
+        for topic in self._failing.due(time.monotonic()):
+            self._read(place for place in self._stored if place[0] == topic)
         for topic, count in self._reader.partitions().items():
             self._add(topic, count)
         self._tell()
@@ -141,10 +147,17 @@ class Attempt:
             self._pass_due = time.monotonic() + _PASS_SECONDS
         return due
 
-    def _apply(self, parts: list[Part]) -> None:
+    def _apply(self, parts: list[Part]) -> list[Part]:
+        """Apply parts. If a topic's records keep failing, it waits, and the parts of the others are returned."""
         try:
             with explained():
                 done = self._applier.apply(parts, self._topic_ids)
+        except RecordsKeepFailing as error:
+            self._failing.fail(error, time.monotonic())
+            for place in [each for each in self._reader.positions if each[0] == error.topic]:
+                self._passed.pop(place, None)
+                self._reader.leave(place)
+            return [part for part in parts if part.topic != error.topic]
         except DatabaseRefused:
             with explained():
                 # If the schema has changed, this raises an error with the statement that fixes it.
@@ -156,7 +169,9 @@ class Attempt:
                 self._passed.pop(place, None)
                 self._reader.assign(place, verdict.stored)
                 self._shard.count("started_over")
+        self._failing.applied([topic for topic in done.records if not done.failing.get(topic)])
         self._count(done)
+        return []
 
     def _add(self, topic: str, count: int) -> None:
         """Read the partitions of a topic that are not read yet."""
@@ -167,8 +182,13 @@ class Attempt:
         with explained():
             starts = starts_of(self._admin, self._offsets, topic, self._topic_id(topic), added)
         self._stored |= starts
-        for place, offset in starts.items():
-            self._reader.assign(place, offset)
+        if not self._failing.waits(topic):
+            self._read(starts)
+
+    def _read(self, places: Iterable[Place]) -> None:
+        """Read these partitions at their stored offsets."""
+        for place in places:
+            self._reader.assign(place, self._stored[place])
 
     def _topic_id(self, topic: str) -> str:
         found = self._topic_ids.get(topic)
@@ -200,6 +220,9 @@ class Attempt:
             self._told = dict(self._reader.unreadable)
             batches = {f"{topic}/{partition}": first for (topic, partition), first in self._told.items()}
             self._shard.event("unreadable", batches=batches)
+        if self._failing.reasons() != self._told_failing:
+            self._told_failing = self._failing.reasons()
+            self._shard.event("failing", topics=self._told_failing)
         lag = self._reader.lag(self._stored)
         self._shard.gauge("lag", sum(lag.values()))
         for topic, offsets in lag.items():

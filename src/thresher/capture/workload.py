@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from psycopg import Connection
 
+from thresher.capture.failing_topics import why_fails
 from thresher.capture.reader import why_waits
 from thresher.capture.report.metrics import HANDLING, WORDING
 from thresher.capture.report.report import CaptureReport
@@ -126,12 +127,17 @@ class CaptureTerm:
         self._term, self._settings, self._policy, self._hook = term, settings, policy, hook
         # By shard: the first offsets of the unreadable batches before which its partitions stand still.
         self._unreadable: dict[int, Mapping[str, int]] = {}
+        # By shard: the topics whose records keep failing, with the reasons.
+        self._failing: dict[int, Mapping[str, str]] = {}
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """The partitions that stand still, with what to do."""
-        found = [*self._unreadable.values()]
-        return {where: why_waits(first) for batches in found for where, first in sorted(batches.items())}
+        """The topics and partitions that stand still, with what to do."""
+        batches, topics = [*self._unreadable.values()], [*self._failing.values()]
+        return {
+            **{where: why_waits(first) for some in batches for where, first in sorted(some.items())},
+            **{topic: why_fails(what) for some in topics for topic, what in sorted(some.items())},
+        }
 
     @property
     def id(self) -> str:
@@ -161,9 +167,14 @@ class CaptureTerm:
             logger.warning(message, fields["records"], fields["topic"], fields["kind"], extra=extra)
         elif event == "capturing":
             # A new attempt of the shard meets the batches anew.
-            self._unreadable[shard] = {}
+            self._unreadable[shard], self._failing[shard] = {}, {}
         elif event == "unreadable":
             self._unreadable[shard] = fields["batches"]
+        elif event == "failing":
+            for topic in fields["topics"].keys() - self._failing.get(shard, {}).keys():
+                extra = {"capture": self._settings.name, "shard": shard}
+                logger.error("%s waits: %s", topic, why_fails(fields["topics"][topic]), extra=extra)
+            self._failing[shard] = fields["topics"]
 
     def work_waits(self) -> bool:
         """Whether there is anything to do. Always: records may come at any time."""
