@@ -101,6 +101,34 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def listening(pids: set[int]) -> list[int]:
+    """Return the TCP ports on which these processes listen. All must be on loopback."""
+    inodes = socket_inodes(pids)
+    ports = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                address, port = fields[1].rsplit(":", 1)
+                # 127.0.0.1, also as an address of IPv6, as the kernel writes it.
+                assert address.endswith("0100007F"), (address, port)
+                ports.add(int(port, 16))
+    return sorted(ports)
+
+
+def socket_inodes(pids: set[int]) -> set[str]:
+    """Return the inodes of the sockets that these processes have open."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    target = str(descriptor.readlink())
+                    if target.startswith("socket:["):
+                        found.add(target[8:-1])
+    return found
+
+
 def eventually(condition: Callable[[], object], seconds: float, complaint: Callable[[], str] = lambda: "") -> None:
     """Wait until the condition holds. It is tried once more after the deadline, in case this process was stalled.
 

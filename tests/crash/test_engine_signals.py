@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from tests.engine.driver import STEADY, Driver, driven
-from tests.processes import command_line, signal_a_thread, spark_submit_variables
+from tests.processes import command_line, listening, signal_a_thread, spark_submit_variables
 
 STOP_SECONDS = 90.0
 AT_ONCE_SECONDS = 60.0
@@ -54,6 +54,15 @@ def chain(trace: Path, seconds: float = BATCH_SECONDS) -> list[tuple[str, dict[s
 
 def submit_variables() -> dict[str, str]:
     return {"PYSPARK_PYTHON": sys.executable, **spark_submit_variables()}
+
+
+def program_of(driver: Driver) -> int:
+    """Return the process id of the Python program below `spark-submit`."""
+    (found,) = [
+        each.pid for each in driver.seen
+        if each.pid != driver.process.pid and each.alive and b"program.py" in command_line(each.pid)
+    ]  # fmt: skip
+    return found
 
 
 def in_the_middle_of_a_batch(driver: Driver, trace: Path) -> None:
@@ -131,6 +140,8 @@ def test_sigterm_under_spark_submit_stops_the_engine(trace: Path) -> None:
     with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
         in_the_middle_of_a_batch(driver, trace)
         driver.look()
+        # A port of the program's would be open to every user of the machine.
+        assert listening({program_of(driver)}) == []
         driver.process.terminate()
         assert driver.end(STOP_SECONDS) == 143
         assert all_batches_were_finished(trace)
@@ -154,20 +165,18 @@ def test_killing_spark_submit_or_its_program_leaves_nothing(trace: Path, tmp_pat
     # A killed JVM leaves files in its temporary directory. The user has to remove these; here the test does.
     command = (*SPARK_SUBMIT, "--driver-java-options", f"-Djava.io.tmpdir={tmp_path}")
     variables = submit_variables() | {"SPARK_LOCAL_DIRS": str(tmp_path)}
+    # A JVM that waited for its dead program would wait longer than the test.
+    policy = {**STEADY, "grace_seconds": 600.0}
     with (
         driven(chain(trace), command=command, variables=variables) as one,
-        driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as other,
+        driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables(), policy=policy) as other,
     ):
         one.up()
         other.up()
         one.look()
         one.process.kill()
         other.look()
-        (program,) = [
-            each.pid for each in other.seen
-            if each.pid != other.process.pid and each.alive and b"program.py" in command_line(each.pid)
-        ]  # fmt: skip
-        os.kill(program, signal.SIGKILL)
+        os.kill(program_of(other), signal.SIGKILL)
         one.gone()
         other.end(STOP_SECONDS)
         other.gone()

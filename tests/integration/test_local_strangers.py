@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engine.driver import Driver, driven, running
-from tests.processes import command_line, descendants
+from tests.processes import command_line, descendants, listening, socket_inodes
 
 NOBODY = 65534
 SECRET = "hunter2-very-secret"
@@ -79,37 +79,10 @@ def went_on(driver: Driver) -> Any:
     )["shards"]
 
 
-def listening(pids: set[int]) -> list[int]:
-    """Return the TCP ports on which these processes listen. All must be on loopback."""
-    inodes = socket_inodes(pids)
-    ports = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                address, port = fields[1].rsplit(":", 1)
-                # 127.0.0.1, also as an address of IPv6, as the kernel writes it.
-                assert address.endswith("0100007F"), (address, port)
-                ports.add(int(port, 16))
-    return sorted(ports)
-
-
 def unix_sockets(pids: set[int]) -> list[str]:
     inodes = socket_inodes(pids)
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     return sorted({fields[7] for fields in lines if len(fields) > 7 and fields[6] in inodes})
-
-
-def socket_inodes(pids: set[int]) -> set[str]:
-    found = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    target = str(descriptor.readlink())
-                    if target.startswith("socket:["):
-                        found.add(target[8:-1])
-    return found
 
 
 @contextlib.contextmanager
