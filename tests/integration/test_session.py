@@ -66,9 +66,12 @@ def test_a_spark_home_of_another_version_is_named(tmp_path: Path, monkeypatch: p
 
 
 def test_a_setting_that_breaks_the_engine_is_refused_first() -> None:
-    with driven(spark={"conf": {"spark.python.worker.reuse": "true"}}) as driver:
+    variables = {"SPARK_SUBMIT_OPTS": "-Djavax.net.ssl.keyStorePassword=hunter2"}
+    with driven(spark={"conf": {"spark.python.worker.reuse": "true"}}, variables=variables) as driver:
         assert driver.end(60) == 2
         assert "spark.python.worker.reuse is true" in driver.shot["error"]
+        assert "SPARK_SUBMIT_OPTS holds javax.net.ssl.keyStorePassword: " in driver.shot["error"]
+        assert not any("hunter2" in line for line in driver.said)
         assert len(driver.look()) == 1
 
 

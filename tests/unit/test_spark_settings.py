@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from thresher.spark.problem import PipelineInvalid, SparkUnfit
+from thresher.spark.session.jvm import shown_line
 from thresher.spark.session.settings import (
     SparkOptions,
     breaking_settings,
     context_settings,
     default_master,
     exposed_arguments,
+    exposed_variables,
     is_local,
     java_options,
     needed_settings,
@@ -203,6 +205,7 @@ def test_a_secret_among_javas_options_is_refused_unshown(key: str) -> None:
     (told,) = breaking_settings(settings() | {key: option})
     assert told.startswith(f"{key} holds javax.net.ssl.keyStorePassword: ")
     assert "hunter2" not in told
+    assert "JAVA_OPTIONS" not in told
     assert breaking_settings(settings() | {key: "-Djavax.net.ssl.trustStore=/a/passwords.jks"}) == []
 
 
@@ -210,6 +213,31 @@ def test_a_secret_among_the_arguments_of_spark_submit_is_refused() -> None:
     (told,) = exposed_arguments("--conf spark.ssl.keyPassword=hunter2 --conf spark.a=b pyspark-shell")
     assert told.startswith("PYSPARK_SUBMIT_ARGS holds spark.ssl.keyPassword: ")
     assert "hunter2" not in told
+    nested = (
+        "--conf spark.driver.extraJavaOptions=-Dstore.password=hunter2 --driver-java-options '-Da=b -Dtoken=hunter2'"
+    )
+    told, other = exposed_arguments(nested)
+    assert told.startswith("PYSPARK_SUBMIT_ARGS holds store.password: ")
+    assert other.startswith("PYSPARK_SUBMIT_ARGS holds token: ")
+    assert "hunter2" not in told + other
+
+
+@pytest.mark.parametrize(
+    "variable", ["SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"]
+)
+def test_a_secret_in_a_variable_of_java_is_refused_unshown(variable: str) -> None:
+    (told,) = exposed_variables({variable: '-Dx=1 -Djavax.net.ssl.keyStorePassword="hunter2"'})
+    assert told.startswith(f"{variable} holds javax.net.ssl.keyStorePassword: ")
+    assert "hunter2" not in told
+    # Java prints its variables, so that no advice may lead there.
+    assert "JAVA_OPTIONS" not in told.removeprefix(variable)
+    assert exposed_variables({variable: "-Djavax.net.ssl.trustStore=/a/passwords.jks", "MY_OPTS": "-Dtoken=x"}) == []
+
+
+def test_options_that_java_prints_are_masked_in_the_log() -> None:
+    for variable in ("NOTE: Picked up JDK_JAVA_OPTIONS:", "Picked up _JAVA_OPTIONS:"):
+        assert shown_line(f"{variable} -Da=b -Dtoken=hunter2\n".encode()) == f"{variable} ***"
+    assert shown_line(b"WARN no password\n") == "WARN no password"
 
 
 def test_settings_survive_a_properties_file() -> None:

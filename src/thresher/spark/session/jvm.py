@@ -11,6 +11,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import shlex
 import signal
 import struct
@@ -29,6 +30,7 @@ from pyspark.java_gateway import launch_gateway
 
 from thresher.core.cds_archive import CdsArchive
 from thresher.core.java import find_java
+from thresher.core.secrets import MASK
 from thresher.core.throwaway import Throwaway
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
 from thresher.spark.session.settings import java_options, properties_file
@@ -40,6 +42,7 @@ _java = logging.getLogger("thresher.spark.java")
 _EXTRA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOOK_SECONDS = 0.02
 _NOISE = b"WARNING: Using incubator modules"
+_PICKED_UP = re.compile(r"(Picked up \w+:).*")
 _EXIT_SECONDS = 10.0
 # An exit that also writes the CDS archive takes longer.
 _ARCHIVE_SECONDS = 60.0
@@ -129,7 +132,7 @@ class Jvm:
         """Log the output of Java and of its workers, without the usual noise, until the pipe is closed."""
         with self._process.stdout or io.BytesIO() as output:
             for line in output:
-                if _NOISE not in line and (text := line.decode(errors="replace").rstrip()):
+                if _NOISE not in line and (text := shown_line(line)):
                     self._said.append(text)
                     _java.warning("spark: %s", text)
 
@@ -191,6 +194,11 @@ class Jvm:
                 if self._process.stdin is not None:
                     self._process.stdin.close()
             self._temporary.remove()
+
+
+def shown_line(line: bytes) -> str:
+    """Return a line of Java's output for the log, without the options that Java repeats from its variables."""
+    return _PICKED_UP.sub(rf"\1 {MASK}", line.decode(errors="replace").rstrip())
 
 
 @contextlib.contextmanager

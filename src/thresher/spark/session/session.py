@@ -34,6 +34,7 @@ from thresher.spark.session.settings import (
     breaking_settings,
     context_settings,
     exposed_arguments,
+    exposed_variables,
     is_local,
     master_of,
     page_address,
@@ -200,7 +201,8 @@ def _own(options: SparkOptions, name: str, shards: int, abort: SignalSafeEvent) 
     defaults = read_defaults(Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf")
     given = defaults | settings_of(options)
     settings = context_settings(given, name=name, shards=shards, submitted=False)
-    _refuse(breaking_settings(settings) + exposed_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    exposed = exposed_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", "")) + exposed_variables(os.environ)
+    _refuse(breaking_settings(settings) + exposed)
     variables = page_address(settings, os.environ)
     python = _python(options)
     if options.preload and is_local(settings["spark.master"]) and python == sys.executable:
@@ -237,7 +239,7 @@ def _submitted(options: SparkOptions, name: str, shards: int, abort: SignalSafeE
             # Spark's own order: the program's settings win over flags, and flags over files.
             given = dict(SparkConf().getAll()) | settings_of(options)
             settings = context_settings(given, name=name, shards=shards, submitted=True)
-            _refuse(breaking_settings(settings))
+            _refuse(breaking_settings(settings) + exposed_variables(os.environ))
             if is_local(settings["spark.master"]):
                 throwaway = Throwaway(TEMPORARY, longest=_LONGEST_GIVEN)
                 settings = {_SOCKETS: str(throwaway.path), **settings}
@@ -306,7 +308,7 @@ def _context(
 def _require_fit(context: SparkContext) -> None:
     if context._jsc is None:
         raise SparkUnfit("the program's SparkContext is stopped: start a new one, or none")
-    wrong = breaking_settings(dict(context.getConf().getAll()))
+    wrong = breaking_settings(dict(context.getConf().getAll())) + exposed_variables(os.environ)
     if not isinstance(context._gateway, ClientServer):
         wrong.append("PYSPARK_PIN_THREAD was false: shards could not be cancelled one by one; unset it")
     _refuse(wrong)

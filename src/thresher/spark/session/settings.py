@@ -1,8 +1,8 @@
 """The settings that the engine gives to Spark, and the settings that it refuses, as pure functions.
 
 The user's settings win over ours, whether they come from options, `spark-submit` or `spark-defaults.conf`. A setting
-that would break the engine, or let strangers in, is refused by name. Options of Java are visible in process lists, so
-that a secret among them is refused too.
+that would break the engine, or let strangers in, is refused by name. Options of Java are visible in process lists, and
+those of its variables in logs, so that a secret among them is refused too.
 """
 
 import os
@@ -67,6 +67,20 @@ _SECRET = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 _SECRET_NEEDED = (
     f"{_SECRET} is not set: a standalone cluster authenticates by one secret; "
     "set it to that of the cluster's master and workers"
+)
+_ON_A_COMMAND_LINE = "command lines are visible to every user of the machine"
+_PRINTED = "Java prints this variable at every start"
+# The variables with options of Java that a JVM of Spark reads, and why they may hold no secret.
+_JAVAS_VARIABLES = {
+    "SPARK_SUBMIT_OPTS": _ON_A_COMMAND_LINE,
+    "SPARK_LAUNCHER_OPTS": _ON_A_COMMAND_LINE,
+    "JDK_JAVA_OPTIONS": _PRINTED,
+    "JAVA_TOOL_OPTIONS": _PRINTED,
+    "_JAVA_OPTIONS": _PRINTED,
+}
+_OUT_OF_SIGHT = (
+    "set a property of Spark in the configuration or in a spark-defaults.conf of mode 0600, and put an option of Java "
+    "into a file of mode 0600 that -XX:VMOptionsFile=<file> names"
 )
 _KILL_LINKS_NEEDED = _Need("false", "whoever reaches Spark's page could kill shards", default="true")
 
@@ -259,13 +273,25 @@ def _exposed(settings: Mapping[str, str]) -> Iterator[str]:
     for key, value in settings.items():
         if not key.lower().endswith("javaoptions"):
             continue
-        for option in _split(value):
-            name, _, given = option.removeprefix("-D").partition("=")
-            if option.startswith("-D") and given and is_secret(name):
-                yield (
-                    f"{key} holds {name}: command lines are visible to every user of the machine; "
-                    "set it as a property of Spark, or in the environment variable JDK_JAVA_OPTIONS"
-                )
+        for name in _secrets_of_java(value):
+            yield f"{key} holds {name}: {_ON_A_COMMAND_LINE}; {_OUT_OF_SIGHT}"
+
+
+def _secrets_of_java(options: str) -> Iterator[str]:
+    """Yield the name of each secret among options of Java."""
+    for option in _split(options):
+        name, _, given = option.removeprefix("-D").partition("=")
+        if option.startswith("-D") and given and is_secret(name):
+            yield name
+
+
+def exposed_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return a message for each secret in a variable that Java prints, or that ends up on its command line."""
+    return [
+        f"{variable} holds {name}: {why}; {_OUT_OF_SIGHT}"
+        for variable, why in _JAVAS_VARIABLES.items()
+        for name in _secrets_of_java(environment.get(variable, ""))
+    ]
 
 
 def _split(options: str) -> list[str]:
@@ -277,9 +303,13 @@ def _split(options: str) -> list[str]:
 
 def exposed_arguments(arguments: str) -> list[str]:
     """Return a message for each secret among the arguments of `spark-submit`, which stand on its command line."""
-    names = [part.partition("=")[0] for part in _split(arguments) if "=" in part]
+    names: list[str] = []
+    for part in _split(arguments):
+        name, _, value = part.partition("=")
+        # Options of Java are an argument of their own, or the value of a setting.
+        names += list(_secrets_of_java(part if name.startswith("-D") else value)) or ([name] if value else [])
     return [
-        f"PYSPARK_SUBMIT_ARGS holds {name}: command lines are visible to every user of the machine; "
+        f"PYSPARK_SUBMIT_ARGS holds {name}: {_ON_A_COMMAND_LINE}; "
         "set it in the configuration, or in spark-defaults.conf"
         for name in names
         if is_secret(name)
