@@ -55,6 +55,7 @@ def test_a_programs_own_session_is_checked_and_used() -> None:
     refused, well = answer.stdout.strip().splitlines()
     assert "spark.python.worker.reuse is not set, and true by default" in refused
     assert "spark.speculation is true" in refused
+    assert "spark.executorEnv.PYTHONSAFEPATH is not set, and empty by default: workers would import" in refused
     assert "spark.authenticate is false: anybody who reaches Spark's ports could read the passwords" in refused
     assert well == "well"
 

@@ -28,6 +28,7 @@ FIT = {
     "spark.authenticate": "true",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 
 
@@ -54,6 +55,7 @@ def test_our_own_settings_do_not_break_the_engine() -> None:
         ({"spark.python.worker.killOnIdleTimeout": "true"}, "spark.python.worker.killOnIdleTimeout is true"),
         ({"spark.authenticate": "false"}, "spark.authenticate is false"),
         ({"spark.python.unix.domain.socket.enabled": "no"}, "spark.python.unix.domain.socket.enabled is no"),
+        ({"spark.executorEnv.PYTHONSAFEPATH": ""}, "spark.executorEnv.PYTHONSAFEPATH is empty"),
         ({"spark.ui.enabled": "true"}, "spark.ui.killEnabled is not set, and true by default"),
     ],
 )
@@ -184,6 +186,7 @@ def test_the_settings_for_a_programs_own_context_suffice(master: str) -> None:
     assert breaking_settings({"spark.master": master} | needed_settings(master)) == []
     wrong = breaking_settings({"spark.master": master})
     assert any(each.startswith("spark.authenticate is not set, and false by default") for each in wrong)
+    assert any(each.startswith("spark.executorEnv.PYTHONSAFEPATH is not set, and empty by default") for each in wrong)
 
 
 def test_sparks_page_has_no_kill_links_and_is_on_loopback() -> None:

@@ -37,6 +37,7 @@ class _Need:
     default: str = "false"
 
 
+_SAFE_PATH = "spark.executorEnv.PYTHONSAFEPATH"
 _NEEDED = {
     "spark.python.worker.reuse": _Need(
         "false", "a reused worker keeps the connections of the shard before it alive", default="true"
@@ -52,6 +53,8 @@ _NEEDED = {
     "spark.python.unix.domain.socket.enabled": _Need(
         "true", "other users of the machine could reach the ports of Python's workers, and end all of them"
     ),
+    # Spark starts the worker daemon with `python -m`.
+    _SAFE_PATH: _Need("1", "workers would import modules that others put into their working directory", default=""),
 }
 # On a cluster, tasks and their results cross the network, and spill to the disks of others.
 _CLUSTER_NEEDED = {
@@ -167,8 +170,6 @@ def context_settings(given: Mapping[str, str], *, name: str, shards: int, submit
         "spark.python.task.killTimeout": "0s",
         "spark.python.worker.idleTimeoutSeconds": "0",
         "spark.python.worker.faulthandler.enabled": "true",
-        # Spark starts the worker daemon with `python -m`, which would import from the working directory first.
-        "spark.executorEnv.PYTHONSAFEPATH": "1",
         **needed,
     }
     if not submitted:
@@ -247,7 +248,8 @@ def breaking_settings(settings: Mapping[str, str]) -> list[str]:
     for key, need in needed.items():
         found = settings.get(key, need.default)
         if found.strip().lower() != need.value:
-            given = f"is {found}" if key in settings else f"is not set, and {found} by default"
+            shown = found or "empty"
+            given = f"is {shown}" if key in settings else f"is not set, and {shown} by default"
             wrong.append(f"{key} {given}: {need.why}; set it to {need.value}")
     if settings.get("spark.master", "").startswith("spark://") and not settings.get(_SECRET):
         wrong.append(_SECRET_NEEDED)
