@@ -5,23 +5,24 @@ import subprocess
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 
 from tests.crash.inbox_program import POINTS
 from tests.faults.program import Program
 from tests.processes import eventually
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
-from thresher.inbox import RecordWithoutId, create_inbox
+from thresher.inbox import create_inbox
 from thresher.inbox.consuming import consume
 from thresher.inbox.dead import dead_messages, process_again
 from thresher.kafka.admin import Admin
+from thresher.kafka.unreadable_batch import unreadable_at
 
 MESSAGES, CONSUMERS = 200, 6
 # Seen: 15 s for six consumers, of which three are killed.
@@ -152,29 +153,71 @@ def test_sessions_ended_by_the_database_lose_no_message(place: Place) -> None:
 
 
 @pytest.mark.parametrize("from_place", [True, False])
-def test_a_record_without_id_is_refused_or_identified_by_offset(place: Place, from_place: bool) -> None:
+def test_records_without_ids_are_set_aside_or_known_by_place(place: Place, from_place: bool) -> None:
     producer = Producer({"bootstrap.servers": place.kafka["bootstrap.servers"]})
-    for number in range(3):
-        producer.produce(place.topic, b"%d" % number, partition=0)
+    producer.produce(place.topic, b"0", partition=0)
+    producer.produce(place.topic, b"1", partition=0, headers=[("event-id", b"")])
+    producer.produce(place.topic, b"2", partition=0, headers=[("event-id", b"m2")])
     assert producer.flush(30) == 0
-    consumer = Consumer({**place.kafka, "enable.auto.commit": False, "auto.offset.reset": "earliest"})
-    consumer.subscribe([place.topic])
     stop = threading.Event()
     found: list[int] = []
 
     def handle(_: psycopg.Connection[Any], record: Any) -> None:
         found.append(int(record.value))
-        if len(found) == 3:
+        if found[-1] == 2:
             stop.set()
 
-    def run() -> Any:
-        return consume(consumer, lambda: psycopg.connect(place.dsn), handle, id_from_place=from_place, stop=stop.is_set)
-
-    if from_place:
-        done = run()
-        assert (done.processed, done.repeated, found) == (3, 0, [0, 1, 2])
-    else:
-        with pytest.raises(RecordWithoutId, match="has no header event-id"):
-            run()
-        assert found == []
+    consumer = Consumer({**place.kafka, "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    consumer.subscribe([place.topic])
+    done = consume(consumer, lambda: psycopg.connect(place.dsn), handle, id_from_place=from_place, stop=stop.is_set)
     consumer.close()
+    with psycopg.connect(place.dsn) as connection:
+        dead = dead_messages(connection, INBOX)
+        again: list[int] = []
+        for each in dead:
+            assert process_again(connection, INBOX, each, lambda _, record: again.append(int(record.value or b"")))
+    if from_place:
+        assert (found, done.processed, dead) == ([0, 1, 2], 3, [])
+    else:
+        assert (found, done.processed, done.set_aside, again) == ([2], 1, 2, [0, 1])
+        assert [each.message_id for each in dead] == [f"{place.topic}/0@{offset}" for offset in (0, 1)]
+        assert all("has no header event-id" in each.reason for each in dead)
+
+
+def test_a_partition_before_an_unreadable_batch_waits_alone(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    properties = {"bootstrap.servers": place.kafka["bootstrap.servers"]}
+    bomb = Producer({**properties, "compression.type": "zstd", "message.max.bytes": 100_000_000})
+    bomb.produce(place.topic, bytes(20_000_000), partition=0, headers=[("event-id", b"bomb")])
+    assert bomb.flush(60) == 0
+    producer = Producer(properties)
+    for partition in (0, 1):
+        producer.produce(
+            place.topic, b"%d" % partition, partition=partition, headers=[("event-id", b"m%d" % partition)]
+        )
+    assert producer.flush(30) == 0
+    # 20 MB of zeros are decompressed up to this size only.
+    small = {**place.kafka, "receive.message.max.bytes": 10_000_000, "fetch.max.bytes": 1_100_000}
+    small |= {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    found: list[int] = []
+
+    def run(stop: Callable[[], bool]) -> None:
+        consumer = Consumer(small)
+        consumer.subscribe([place.topic])
+        consume(
+            consumer,
+            lambda: psycopg.connect(place.dsn),
+            lambda _, record: found.append(int(record.value or b"")),
+            stop=stop,
+        )
+        consumer.close()
+
+    run(lambda: found == [1] and "stands still" in caplog.text)
+    assert f"{place.topic}/0 stands still at offset 0: the batch cannot be decompressed" in caplog.text
+    # An operator moves the group's offset behind the batch.
+    batch = unreadable_at(place.topic, 0, 0, small)
+    assert batch is not None
+    admin = Admin.of(properties)
+    moved = ConsumerGroupTopicPartitions(place.topic, [TopicPartition(place.topic, 0, batch.after)])
+    for done in admin.client.alter_consumer_group_offsets([moved]).values():
+        done.result(30)
+    run(lambda: found == [1, 0])

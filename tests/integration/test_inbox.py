@@ -342,7 +342,7 @@ def test_the_example_of_the_page_runs(
     dsn: str, observer: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "inbox.md").read_text()
-    example, _ = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    example, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     monkeypatch.setenv("THRESHER_DS", dsn)
     observer.execute("CREATE TABLE accounts AS SELECT 1 AS id, 100 AS balance")
     for _ in range(2):

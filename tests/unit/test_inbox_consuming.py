@@ -18,6 +18,7 @@ from thresher.inbox import InboxBusy, MessageRepeated, RecordWithoutId, waiting
 from thresher.inbox import consuming as module
 from thresher.inbox.consuming import consume, id_of
 from thresher.inbox.dead import InboxRecord
+from thresher.inbox.inbox import LONGEST_ID
 from thresher.inbox.waiting import Waiting
 from thresher.outbox.message import EVENT_ID, Message, with_event_id
 
@@ -29,6 +30,8 @@ def record(*headers: tuple[str, bytes | None]) -> InboxRecord:
 def test_a_record_is_identified_by_header_or_offset() -> None:
     assert id_of(record(("a", b"b"), (EVENT_ID, b"m1"))) == "m1"
     assert id_of(record(), from_place=True) == "t/1/2"
+    longest = InboxRecord(topic="t" * 249, partition=10, offset=10**12, key=None, value=None)
+    assert len(id_of(longest, from_place=True)) <= LONGEST_ID
     for without in (record(), record((EVENT_ID, None)), record((EVENT_ID, b""))):
         with pytest.raises(RecordWithoutId, match="has no header event-id"):
             id_of(without)
@@ -353,8 +356,50 @@ class Nameless(Gone):
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 
-def test_a_record_with_unreadable_headers_has_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RecordWithoutId):
-        _run(monkeypatch, Consumer(Nameless(0)), lambda *_: None)
-    done, _ = _run(monkeypatch, Consumer(Nameless(0)), lambda *_: None, id_from_place=True)
-    assert done.processed == 1
+class Unnamed(Gone):
+    """A record without headers."""
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return []
+
+
+@pytest.mark.parametrize("nameless", [Unnamed, Nameless])
+def test_a_record_without_an_id_is_set_aside(monkeypatch: pytest.MonkeyPatch, nameless: type[Gone]) -> None:
+    handled: list[int] = []
+
+    def handle(_: object, record: InboxRecord) -> None:
+        handled.append(record.offset)
+
+    consumer = Consumer(Gone(0), nameless(1), Gone(2))
+    done, reasons = _run(monkeypatch, consumer, handle)
+    assert (handled, done.processed, done.set_aside, consumer.committed) == ([0, 2], 2, 1, [[3]])
+    assert "the record at offset 1 of t/0 has no header event-id" in reasons[0]
+    done, _ = _run(monkeypatch, Consumer(nameless(0)), handle, id_from_place=True)
+    assert (done.processed, done.set_aside) == (1, 0)
+
+
+def test_a_record_without_an_id_waits_for_the_dead_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    connects = itertools.count()
+
+    def connect() -> Any:
+        if next(connects) < 3:
+            raise psycopg.OperationalError("away")
+        return Session()
+
+    monkeypatch.setattr(module, "set_aside", lambda *_, **__: None)
+    consumer = Consumer(Unnamed(0))
+    given: dict[str, Any] = {"inbox": FirstTimes(), "stop": lambda: consumer.empty, "back_off_seconds": 0.001}
+    done = consume(consumer, connect, lambda *_: None, **given)
+    assert (done.set_aside, consumer.committed) == (1, [[1]])
+
+
+def test_an_unreadable_batch_stops_no_other_partition(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unreadable = Gone(7, KafkaError(KafkaError._BAD_COMPRESSION))
+    consumer = Consumer(unreadable, Gone(0), unreadable)
+    done, _ = _run(monkeypatch, consumer, lambda *_: None)
+    assert (done.processed, consumer.committed) == (1, [[1]])
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert told.startswith("t/0 stands still at offset 7: ")
+    assert "kafka-consumer-groups.sh" in told

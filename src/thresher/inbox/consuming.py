@@ -4,12 +4,14 @@
    inbox, the writes of the handler, commit. Afterwards offsets are committed, for many records at once.
 2. A crash before the commit of offsets leads to repeats, which the inbox recognizes.
 3. If the handler keeps failing for a record, the record goes to the dead table with the reason. The next one follows.
+   A record without an id goes there at once: no producer can stop a consumer by it.
    A transaction that the database rolled back because of others (class 40: serialization failures, deadlocks) is no
    failure of the handler, and is repeated.
 4. While the database is down, or keeps rolling back, consuming waits, and commits no offsets.
 5. While another transaction processes the record, consuming waits for it, at most `busy_seconds`. Each wait is logged,
    and told to `on_wait`, with the session that is waited for.
-6. However it ends, the consumer's position is at the first record that was not processed: it can be used again.
+6. A partition waits before a batch that cannot be decompressed, which is logged. The other partitions go on.
+7. However it ends, the consumer's position is at the first record that was not processed: it can be used again.
 
 The consumer belongs to the caller, is subscribed, and must not commit by itself: `enable.auto.commit` is false.
 """
@@ -34,6 +36,7 @@ from thresher.inbox.inbox import LONGEST_ID, Inbox, admitted_context, is_storabl
 from thresher.inbox.problem import InboxBusy, MessageRepeated, RecordWithoutId
 from thresher.inbox.waiting import Standing, Waiting, told
 from thresher.kafka.record_headers import headers_of
+from thresher.kafka.unreadable_batch import unreadable_from
 from thresher.outbox.message import EVENT_ID
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,8 @@ _COMMIT_SECONDS = 1.0
 _BACK_OFF_SECONDS, _MOST_BACK_OFF_SECONDS = 0.1, 5.0
 # The longest wait for another transaction that processes a record.
 _BUSY_SECONDS, _MOST_BUSY_SECONDS = 600.0, 86_400.0
+# How often a batch that cannot be decompressed is reported.
+_UNREADABLE_SECONDS = 60.0
 # Errors that the client reports and recovers from by itself.
 _PASSING = frozenset(
     {
@@ -125,13 +130,13 @@ def consume(
     """Process the records of a subscribed consumer until `stop` returns true, and return the counts.
 
     `connect` returns a connection to the application's database, without an open transaction. `handler` gets it with
-    each record, and must neither commit nor roll back. A record's id is its header `event-id`. Without that header,
-    `RecordWithoutId` is raised, unless `id_from_place` is set: then topic, partition and offset are the id, and a
-    record that its producer sent twice is not recognized. After `attempts` failures of the handler, the record goes to
-    the dead table. After a failure of the handler or the database comes a pause: `back_off_seconds` at first, doubled
-    after each further failure of the same record, 5 s at most. `on_wait` is called for each failure whose cause is not
-    the record: the database, or another transaction that processes the same message. Such a transaction is waited for
-    until `busy_seconds` are over.
+    each record, and must neither commit nor roll back. A record's id is its header `event-id`. A record without that
+    header goes to the dead table by its place, unless `id_from_place` is set: then topic, partition and offset are the
+    id, and a record that its producer sent twice is not recognized. After `attempts` failures of the handler, the
+    record goes to the dead table. After a failure of the handler or the database comes a pause: `back_off_seconds` at
+    first, doubled after each further failure of the same record, 5 s at most. `on_wait` is called for each failure
+    whose cause is not the record: the database, or another transaction that processes the same message. Such a
+    transaction is waited for until `busy_seconds` are over.
     Raises `InboxBusy` then, and `KafkaException` if the broker refuses the consumer.
     """
     if attempts < 1:
@@ -163,10 +168,10 @@ def id_of(record: InboxRecord, *, from_place: bool = False) -> str:
         if name == EVENT_ID and value:
             return _as_text(value)
     if from_place:
-        return f"{record.topic}/{record.partition}/{record.offset}"
+        return _as_text(f"{record.topic}/{record.partition}/{record.offset}".encode())
     raise RecordWithoutId(
-        f"the record at offset {record.offset} of {record.topic}/{record.partition} has no header {EVENT_ID}: let its "
-        "producer set one (Outbox(event_ids=True)), or pass id_from_place=True"
+        f"the record at offset {record.offset} of {record.topic}/{record.partition} has no header {EVENT_ID}, or the "
+        "name of a header is not UTF-8: let its producer set one (Outbox(event_ids=True)), or pass id_from_place=True"
     )
 
 
@@ -189,6 +194,8 @@ class _Consuming:
     connection: Connection[Any] | None = None
     # The offsets that may be committed, by topic and partition.
     passed: dict[tuple[str, int], int] = field(default_factory=dict)
+    # When an unreadable batch of a topic and partition was last reported.
+    told_at: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def run(self) -> Consumed:
         try:
@@ -204,6 +211,9 @@ class _Consuming:
         due, place = time.monotonic() + _COMMIT_SECONDS, 0
         try:
             for place, message in enumerate(messages):
+                if (first := unreadable_from(message)) is not None:
+                    self._note_unreadable(message, first)
+                    continue
                 if not _is_record(message):
                     continue
                 if not self._process(_record(message)):
@@ -236,7 +246,10 @@ class _Consuming:
 
     def _process(self, record: InboxRecord) -> bool:
         """Process a record, or add it to the dead table; False if neither was done, because of `stop`."""
-        message_id = id_of(record, from_place=self.rules.by_place)
+        try:
+            message_id = id_of(record, from_place=self.rules.by_place)
+        except RecordWithoutId as error:
+            return self._set_aside_without_id(record, error)
         failures, pause = 0, self.rules.back_off_seconds
         stood = Standing(record, message_id, busy_seconds=self.rules.busy_seconds, on_wait=self.rules.on_wait)
         while not self.rules.stop():
@@ -261,6 +274,30 @@ class _Consuming:
             time.sleep(pause)
             pause = min(2 * pause, _MOST_BACK_OFF_SECONDS)
         return False
+
+    def _set_aside_without_id(self, record: InboxRecord, error: RecordWithoutId) -> bool:
+        """Add a record to the dead table by its place; False if it was not added, because of `stop`."""
+        place = _as_text(f"{record.topic}/{record.partition}@{record.offset}".encode())
+        pause = self.rules.back_off_seconds
+        while not self.rules.stop():
+            if self._set_aside(record, place, error, 0):
+                logger.warning("message %s was set aside: %s", place, error)
+                return True
+            time.sleep(pause)
+            pause = min(2 * pause, _MOST_BACK_OFF_SECONDS)
+        return False
+
+    def _note_unreadable(self, message: Any, first: int) -> None:
+        """Report a batch that the client cannot decompress. The partition waits: the batch may hold records."""
+        place, now = (message.topic(), message.partition()), time.monotonic()
+        if now - self.told_at.get(place, float("-inf")) >= _UNREADABLE_SECONDS:
+            self.told_at[place] = now
+            logger.error(
+                "%s/%s stands still at offset %d: the batch cannot be decompressed; raise receive.message.max.bytes of "
+                "the consumer, or stop the group and move its offset behind the batch with kafka-consumer-groups.sh "
+                "--reset-offsets",
+                *place, first,
+            )  # fmt: skip
 
     def _transact(self, record: InboxRecord, message_id: str) -> None:
         connection = self._connected()
