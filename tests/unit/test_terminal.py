@@ -4,6 +4,7 @@ import ast
 import json
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,9 +71,50 @@ def test_commands_print_through_that_output_alone() -> None:
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_no_log_line_controls_the_terminal_that_shows_it(formatter: logging.Formatter) -> None:
-    try:
-        int(HOSTILE)
-    except ValueError:
-        record = logging.LogRecord("thresher", 30, __file__, 1, "topic %s", (HOSTILE,), sys.exc_info())
+    error = (ValueError, ValueError(HOSTILE), None)
+    record = logging.LogRecord("thresher", 30, __file__, 1, "topic %s", (HOSTILE,), error)
     record.topic = HOSTILE
     assert formatter.format(record).replace("\n", "").isprintable()
+
+
+FORGED = "2026-01-01 00:00:00,000 CRITICAL all rows are lost"
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028"])
+def test_no_text_of_others_begins_a_log_line(formatter: logging.Formatter, end: str) -> None:
+    text = f"x{end}{FORGED}"
+    error = (ValueError, ValueError(text), None)
+    record = logging.LogRecord("thresher", 30, __file__, 1, f"topic %s{end}{FORGED}", (text,), error)
+    record.stack_info = f"Stack (most recent call last):\n{FORGED}"
+    # Another handler has formatted the exception before.
+    record.exc_text = logging.Formatter().formatException(error)
+    lines = formatter.format(record).splitlines()
+    assert FORGED in lines[0]
+    assert not [line for line in lines[1:] if not line.startswith(" ")]
+    if isinstance(formatter, JsonFormatter):
+        assert len(lines) == 1
+    else:
+        assert lines[1].startswith("  ValueError: x")
+
+
+@pytest.mark.parametrize("show", [note, complain, result])
+def test_no_text_of_others_begins_a_line_of_ours(
+    show: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(f"x\n{FORGED}\n  a line of ours")
+    first, *others = "".join(capsys.readouterr()).splitlines()
+    assert first.endswith("x")
+    assert others == [f"  {FORGED}", "  a line of ours"]
+
+
+def test_an_unexpected_error_forges_no_log_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_mask", "_log"):
+        monkeypatch.setattr(output, name, getattr(output, name))
+    for module, name in ((sys, "excepthook"), (threading, "excepthook")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    output.hide(str)
+    sys.excepthook(ValueError, ValueError(f"x\n{FORGED}"), None)
+    assert capsys.readouterr().err.splitlines() == ["ValueError: x", f"  {FORGED}"]

@@ -1,6 +1,7 @@
 """All that the command prints: results on standard output, everything else on standard error.
 
-Text for people is escaped: nothing that a stranger wrote to a table, a topic or a page reaches a terminal as it is.
+Text for people is escaped: nothing that a stranger wrote to a table, a topic or a page reaches a terminal as it is, or
+begins a line.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from rich.markup import escape
 
 from thresher.cli.layout.fitting import fitted
 from thresher.core.errors import InvalidInput
-from thresher.core.printable import printable
+from thresher.core.printable import indented, printable
 
 # Tables, progress bars and the stack are imported where they are used: most commands start without them.
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def hide(mask: Callable[[str], str]) -> None:
         if _log is not None:
             _log.critical("unexpected, which is a bug: %s", error, exc_info=(kind, error, trace))
             return
-        sys.stderr.write(printable(mask("".join(traceback.format_exception(kind, error, trace)))))
+        sys.stderr.write(indented(mask("".join(traceback.format_exception(kind, error, trace)))))
 
     def show_of_thread(ended: threading.ExceptHookArgs) -> None:
         if ended.exc_value is not None:
@@ -81,7 +82,7 @@ def emit_text(text: str) -> None:
 
 def emit_line(text: str) -> None:
     """Print a line of a result that holds the text of others."""
-    typer.echo(printable(text))
+    typer.echo(indented(text))
 
 
 def result(text: str) -> None:
@@ -89,7 +90,7 @@ def result(text: str) -> None:
     if _log is not None:
         _log.info(text)
     else:
-        out.print(printable(text), markup=False)
+        out.print(indented(text), markup=False)
 
 
 def note(text: str) -> None:
@@ -97,7 +98,7 @@ def note(text: str) -> None:
     if _log is not None:
         _log.info(text)
     else:
-        err.print(escape(printable(_mask(text))), soft_wrap=not err.is_terminal)
+        err.print(escape(indented(_mask(text))), soft_wrap=not err.is_terminal)
 
 
 def complain(text: str) -> None:
@@ -105,7 +106,7 @@ def complain(text: str) -> None:
     if _log is not None:
         _log.error("it ends: %s", text)
     else:
-        err.print(f"[bold red]error:[/] {escape(printable(_mask(text)))}", soft_wrap=not err.is_terminal)
+        err.print(f"[bold red]error:[/] {escape(indented(_mask(text)))}", soft_wrap=not err.is_terminal)
 
 
 def require_terminal(what: str) -> None:
@@ -139,7 +140,7 @@ def emit_field(name: str, value: object, *, width: int = 12) -> None:
 
 def sentence(text: str) -> None:
     """Print a result for people, wrapped between words to the width of the terminal, if any."""
-    width, text = _width(), printable(text)
+    width, text = _width(), indented(text)
     for line in [text] if width is None else textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
         typer.echo(line)
 

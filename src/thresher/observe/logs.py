@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from thresher.core.printable import printable, printable_json
+from thresher.core.printable import one_line, printable, printable_json
 from thresher.observe.repeats import Repeats
 
 _PACKAGE = "thresher"
@@ -61,18 +61,22 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line of text, followed by its traceback, for a terminal: see `printable`."""
+    """Formats a record as one line of text, followed by its traceback, of which every line is indented.
+
+    A text of others in the message or in an error therefore begins no line of the log.
+    """
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the traceback if there is one."""
-        return printable(super().format(record))
+        line, *traceback = super().format(record).split("\n")
+        return "\n".join([line, *(f"  {printable(each)}" for each in traceback)])
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that `logging` calls
         """Return the line, with the number of equal lines that were left out."""
-        line = super().formatMessage(record)
+        line = one_line(super().formatMessage(record))
         count = getattr(record, "repeated", 0)
         return f"{line} ({count:,} like it within a minute)" if count else line
 
