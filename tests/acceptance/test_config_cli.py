@@ -129,6 +129,33 @@ def test_no_module_of_the_working_directory_is_imported(tmp_path: Path, command:
         culprit.chmod(0o755)
 
 
+def test_no_module_of_a_package_that_others_may_write_is_imported(tmp_path: Path) -> None:
+    etc = tmp_path / "etc"
+    shop = etc / "company" / "shop"
+    shop.mkdir(parents=True)
+    (etc / "company" / "__init__.py").touch()
+    (shop / "drafts.py").write_text("from company.shop import rules\n\ndef dropped(batch):\n    return batch\n")
+    (shop / "rules.py").touch()
+    path = etc / "relay.yaml"
+    path.write_text(
+        "name: orders\ndata_source: host=db\nkafka: {bootstrap.servers: k:1}\ntransform: company.shop.drafts:dropped\n"
+    )
+
+    def check() -> "subprocess.CompletedProcess[str]":
+        words = [sys.executable, "-m", "thresher", "config", "check", "-c", str(path)]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    # The second time, bytecode is cached.
+    assert [check().returncode for _ in range(2)] == [0, 0]
+    for culprit in (etc / "company" / "__init__.py", shop, shop / "drafts.py", shop / "rules.py", shop / "__pycache__"):
+        mode = culprit.stat().st_mode
+        culprit.chmod(0o777)
+        refused = check()
+        assert refused.returncode == 2, culprit
+        assert f"is not imported: every user may write to {culprit}" in refused.stderr
+        culprit.chmod(mode)
+
+
 def test_a_check_imports_functions_despite_other_mistakes(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text("print('imported')\n\ndef no_drafts(batch):\n    return batch\n")
     path = tmp_path / "relay.yaml"

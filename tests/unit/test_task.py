@@ -1,17 +1,24 @@
 """A task before it has a line. The rest of its life is tested with real workers."""
 
+import importlib
 import json
 import pickle
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from thresher.config.function_paths import search_beside
+from thresher.core import trusted_modules
+from thresher.spark.driver import shard_jobs
 from thresher.spark.line_key import LineKey
 from thresher.spark.outcome import Fatal, Transient, decode
-from thresher.spark.pipeline import Step
+from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 from thresher.spark.problem import LineUnreachable, VersionMismatch
 from thresher.spark.task_spec import DriverAddress, PackedTaskSpec, TaskSpec
@@ -19,8 +26,9 @@ from thresher.spark.worker.shard import Figures
 from thresher.spark.worker.task import Task, run_shard
 
 
-def spec(port: int) -> TaskSpec:
+def spec(port: int, **more: Any) -> TaskSpec:
     return TaskSpec(
+        **more,
         pipeline="test",
         shard=0,
         shards=1,
@@ -49,6 +57,41 @@ def test_an_unreachable_driver_is_named_and_worth_a_retry() -> None:
     assert isinstance(outcome.error.exception, LineUnreachable)
     assert f"127.0.0.1:{port}" in outcome.error.message
     assert "spark.driver.host" in outcome.error.message
+
+
+def test_a_worker_imports_no_module_that_others_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for places, name in ((sys, "path"), (sys, "meta_path")):
+        monkeypatch.setattr(places, name, [*getattr(places, name)])
+    monkeypatch.setattr(trusted_modules, "_judge", type(trusted_modules._judge)())
+    package = tmp_path / "planted_package"
+    package.mkdir()
+    (package / "mine.py").touch()
+    (package / "planted.py").write_text("raise SystemExit('PLANTED')\n")
+    (package / "planted.py").chmod(0o666)
+    run_shard(spec(1, path=(str(tmp_path),), judged=(str(tmp_path),)), Figures(), task=0)
+    importlib.import_module("planted_package.mine")
+    with pytest.raises(ImportError, match="every user may write to"):
+        importlib.import_module("planted_package.planted")
+
+
+def test_a_driver_tells_its_workers_what_to_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for places, name in ((sys, "path"), (sys, "meta_path")):
+        monkeypatch.setattr(places, name, [*getattr(places, name)])
+    monkeypatch.setattr(trusted_modules, "_judge", type(trusted_modules._judge)())
+    specs: list[TaskSpec | None] = []
+
+    def run_job(_: object, __: str, ___: str, packed: PackedTaskSpec) -> None:
+        specs.append(packed.unpack())
+
+    monkeypatch.setattr(shard_jobs, "run_job", run_job)
+    assert search_beside(tmp_path / "relay.yaml", ["module:function"]) == []
+    session: Any = SimpleNamespace(local=True, context=None)
+    pipeline = Pipeline(name="test", steps=(Step(function="sys:exit"),), shards=1)
+    with suppress(TypeError):
+        shard_jobs.ShardJobs(pipeline, session, spec(1).address, lambda *_: None)._run_attempt(0, 1)
+    assert specs[0] is not None
+    assert specs[0].path[-1] == str(tmp_path)
+    assert specs[0].judged == (str(tmp_path),)
 
 
 def test_the_key_is_never_shown() -> None:

@@ -1,7 +1,8 @@
 """Functions that a configuration names by import path, `package.module:function`, so that workers can import them.
 
 A function is looked for in Python's own path first, and then in the directory of the configuration file, if no other
-user may write there. The working directory is not searched: whoever may write there could plant a module.
+user may write there. Each package and module below it is judged when it is imported, by `trusted_modules`. The working
+directory is not searched: whoever may write there could plant a module.
 """
 
 import re
@@ -13,6 +14,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from thresher.core.errors import shorten
+from thresher.core.trusted_modules import judge_modules_of
 from thresher.core.trusted_path import why_untrusted
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -72,6 +74,7 @@ def search_beside(file: Path | None, functions: Collection[str | None]) -> list[
         if why := why_untrusted(place):
             return [f"functions are not looked for in {directory}: {why}"]
     if str(directory) not in sys.path:
+        judge_modules_of(str(directory))
         sys.path.append(str(directory))
     return []
 

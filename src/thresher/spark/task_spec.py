@@ -41,6 +41,8 @@ class TaskSpec:
     address: DriverAddress
     # The driver's `sys.path`, for tasks on the driver's own machine.
     path: tuple[str, ...] = ()
+    # Those directories of the path whose modules are judged before they are imported: see `trusted_modules`.
+    judged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from thresher.core.secrets import carried
+from thresher.core.trusted_modules import judged_directories
 from thresher.spark.driver.spark_job import Counts, cancel_job, run_job
 from thresher.spark.outcome import Outcome, outcome_of
 from thresher.spark.pipeline import Pipeline
@@ -86,6 +87,7 @@ class ShardJobs:
             policy=self._pipeline.policy,
             address=self._address,
             path=tuple(sys.path) if self._session.local else (),
+            judged=judged_directories() if self._session.local else (),
         )
         description = f"{self._pipeline.name}: shard {shard}, attempt {attempt}"
         return run_job(self._session.context, self._group(shard, attempt), description, PackedTaskSpec.pack(spec))

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pyspark import TaskContext
 
 from thresher.core.errors import ThresherError
+from thresher.core.trusted_modules import judge_modules_of
 from thresher.spark.outcome import Finished, Outcome, Replaced, Stopped, encode, outcome_of
 from thresher.spark.pipeline import Step
 from thresher.spark.problem import StepUnusable, VersionMismatch
@@ -45,6 +46,7 @@ class Task:
 
 def run_shard(spec: TaskSpec, figures: Figures, *, task: int) -> Outcome:
     """Run one attempt and return when the chain has ended. `task_watch` may end the process earlier."""
+    judge_modules_of(*spec.judged)
     # The driver's paths come last: they are needed only for modules that the worker cannot find otherwise.
     sys.path += [path for path in spec.path if path not in sys.path]
     steps = RunningSteps()
