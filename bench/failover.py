@@ -31,6 +31,7 @@ from bench.measuring.report import measured, report
 from bench.measuring.rounds import Figures, in_turns, medians
 from bench.relays.place import PARTITIONS, Place
 from bench.relays.sides import reaper_command
+from thresher.cli.demo.process import environment_with
 from thresher.devstack.broker import KafkaOptions
 from thresher.election.neli_clients import session_seconds
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -51,9 +52,12 @@ SIDES = {
 class Program:
     """One competitor, and its log."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], *, dsn: str | None = None) -> None:
+        """`dsn` is the database of a program of ours."""
         self._said = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - closed with it
-        self.process = subprocess.Popen(command, stdout=self._said, stderr=self._said)
+        self.process = subprocess.Popen(
+            command, stdout=self._said, stderr=self._said, env=None if dsn is None else environment_with(dsn)
+        )
 
     def said(self) -> str:
         return Path(self._said.name).read_text(errors="replace")
@@ -159,12 +163,12 @@ def measure(
 
 def ours(place: Place, election: ElectionKind, delivery: str) -> Callable[[], Program]:
     command = [
-        sys.executable, "-m", "thresher", "run", "--name", place.new_name(), "--ds", place.dsn,
+        sys.executable, "-m", "thresher", "run", "--name", place.new_name(),
         "--bootstrap", place.bootstrap, "--election", election, "--status", "off", "--shape", place.shape.value,
     ]  # fmt: skip
     if delivery != "exactly-once":
         command += ["--delivery", delivery]
-    return lambda: Program(command)
+    return lambda: Program(command, dsn=place.dsn)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import psycopg
 import yaml
 
 from bench.relays.place import Place
+from thresher.cli.demo.process import environment_with
 from thresher.kafka.admin import Admin
 from thresher.relay.settings import Delivery
 
@@ -24,13 +25,13 @@ SHARDS = 2
 def relay(place: Place, *more: str, shards: int = SHARDS, delivery: Delivery = Delivery.EXACTLY_ONCE) -> Iterator[int]:
     """Run a relay while the context lasts, under a new name and with these additional flags; yield its process."""
     command = [
-        sys.executable, "-m", "thresher", "run", "--name", place.new_name(), "--ds", place.dsn,
+        sys.executable, "-m", "thresher", "run", "--name", place.new_name(),
         "--bootstrap", place.bootstrap, "--shards", str(shards), "--shape", place.shape.value,
         "--delivery", delivery.value, *more,
     ]  # fmt: skip
     for name, value in place.producer.items():
         command += ["--producer", f"{name}={value}"]
-    with program(command, signal.SIGTERM) as process:
+    with program(command, signal.SIGTERM, dsn=place.dsn) as process:
         yield process
 
 
@@ -62,10 +63,15 @@ def reaper_command(place: Place, binary: Path) -> Iterator[list[str]]:
 
 
 @contextmanager
-def program(command: list[str], ending: signal.Signals) -> Iterator[int]:
-    """Run a program while the context lasts, and end it by a signal; yield its process. Raises if it ended before."""
+def program(command: list[str], ending: signal.Signals, *, dsn: str | None = None) -> Iterator[int]:
+    """Run a program while the context lasts, and end it by a signal; yield its process. Raises if it ended before.
+
+    `dsn` is the database of a program of ours.
+    """
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said)
+        process = subprocess.Popen(
+            command, stdout=said, stderr=said, env=None if dsn is None else environment_with(dsn)
+        )
         try:
             yield process.pid
         finally:

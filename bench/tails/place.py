@@ -57,14 +57,14 @@ def write(place: Place, topic: str, rows: int, *, via: Via, slot: str) -> None:
 def tail(place: Place, slot: str, *more: str, via: Via = "table") -> Iterator[int]:
     """Run a tail while the context lasts, under a new name and with these additional flags; yield its process."""
     command = [
-        sys.executable, "-m", "thresher", "tail", "run", "--name", place.new_name(), "--ds", place.dsn, "--slot", slot,
+        sys.executable, "-m", "thresher", "tail", "run", "--name", place.new_name(), "--slot", slot,
         "--bootstrap", place.bootstrap, "--via", via, "--shape", place.shape.value, *more,
     ]  # fmt: skip
     if via == "log":
         command.append("--accept-public-emit")
     for name, value in place.producer.items():
         command += ["--producer", f"{name}={value}"]
-    with program(command, signal.SIGTERM) as process:
+    with program(command, signal.SIGTERM, dsn=place.dsn) as process:
         yield process
 
 

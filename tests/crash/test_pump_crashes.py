@@ -26,9 +26,9 @@ def test_after_kill_9_the_history_still_tells_the_truth(
     create_schema(connection, TableName(table="outbox"))
     connection.commit()
     history = tmp_path / "history.jsonl"
-    command = [sys.executable, "-m", "thresher", "pump", "--ds", dsn, "--records", "10000000", "--keys", "100"]
+    command = [sys.executable, "-m", "thresher", "pump", "--records", "10000000", "--keys", "100"]
     command += ["--writers", "3", "--rollback", "0.2", "--transaction", "5", "--history", str(history)]
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as pump:
+    with subprocess.Popen(command, env=environment(THRESHER_DS=dsn), stderr=subprocess.PIPE, text=True) as pump:
         eventually(lambda: history.exists() and history.stat().st_size > 200_000, 90)
         everybody = descendants(pump.pid) | {pump.pid}
         if victim == "pump":

@@ -31,7 +31,7 @@ def test_workers_publish_and_shards_of_killed_processes_move(
     at = Place(stack, dsn, topic_prefix)
     options = spark_cluster.options(environment_archive)
     where = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "thresher", "run", "--name", f"{topic_prefix}relay", "--ds", dsn]
+    command = [sys.executable, "-m", "thresher", "run", "--name", f"{topic_prefix}relay"]
     command += ["--bootstrap", stack.kafka.bootstrap, "--status", where, "--spark-master", spark_cluster.url]
     command += ["--spark-archives", options["archives"][0], "--spark-python", options["python"]]
     command += [word for name, value in options["conf"].items() for word in ("--spark", f"{name}={value}")]
@@ -59,7 +59,7 @@ def test_workers_publish_and_shards_of_killed_processes_move(
         found: int | None = ask(where)["shards"][0]["pid"]
         return found
 
-    with log.open("wb") as said, subprocess.Popen(command, stderr=said, env=environment()) as relay:
+    with log.open("wb") as said, subprocess.Popen(command, stderr=said, env=environment(THRESHER_DS=dsn)) as relay:
         try:
             stash(0)
             at.read(500, seconds=UP_SECONDS)

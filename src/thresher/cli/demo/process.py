@@ -1,5 +1,6 @@
 """Runs a program of the demo as a child process, which the demo can kill."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,15 +9,36 @@ from pathlib import Path
 from thresher.core.errors import ThresherError
 
 
+_VARIABLES = frozenset({"THRESHER_DS", "THRESHER_DATA_SOURCE"})
+
+
+def environment_with(dsn: str) -> dict[str, str]:
+    """Return our environment for a program that uses this database. Other users can read a command line, not this."""
+    # Like the configuration, in any case. A second variable for the same value would be refused.
+    others = {name: value for name, value in os.environ.items() if name.upper().removesuffix("_FILE") not in _VARIABLES}
+    return {**others, "THRESHER_DS": dsn}
+
+
 class DemoProcess:
     """One child process. A context manager: leaving it kills the process."""
 
     def __init__(
-        self, what: str, arguments: list[str], log: Path, *, module: str = "thresher", output: bool = False
+        self,
+        what: str,
+        arguments: list[str],
+        log: Path,
+        *,
+        module: str = "thresher",
+        output: bool = False,
+        dsn: str | None = None,
     ) -> None:
-        """`what` is its name in errors. With `output`, the caller reads its standard output, and not the log."""
+        """`what` is its name in errors, `dsn` its database.
+
+        With `output`, the caller reads its standard output, and not the log.
+        """
         self._what, self._log, self._output = what, log, output
         self._command = [sys.executable, "-P", "-m", module, *arguments]
+        self._environment = None if dsn is None else environment_with(dsn)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -27,6 +49,7 @@ class DemoProcess:
                 stdout=subprocess.PIPE if self._output else log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                env=self._environment,
             )
 
     def require_alive(self) -> None:

@@ -89,8 +89,8 @@ def _play(stack: Stack, dsn: str, records: int, directory: Path, report: Path) -
     history = directory / "history.jsonl"
     scene = Scene(records=records)
     at = f"127.0.0.1:{free_port()}"
-    run = ["run", "--name", "demo", "--ds", dsn, "--bootstrap", stack.kafka.bootstrap, "--status", at]
-    relay = DemoProcess("relay", run, directory / "relay.log")
+    run = ["run", "--name", "demo", "--bootstrap", stack.kafka.bootstrap, "--status", at]
+    relay = DemoProcess("relay", run, directory / "relay.log", dsn=dsn)
     plan = Plan(
         dsn=dsn,
         records=records,
