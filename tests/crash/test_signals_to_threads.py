@@ -12,7 +12,7 @@ import uuid
 
 import pytest
 
-from tests.processes import PYTHON_PATH, environment, eventually, marked, signal_a_thread, state_of
+from tests.processes import PYTHON_PATH, alive, descendants, environment, eventually, marked, signal_a_thread, state_of
 
 # Only how long a failing test waits. Seen: 1 s until a program has ended, 9 s until a demo relays.
 PATIENCE_SECONDS = 60.0
@@ -73,8 +73,11 @@ def test_a_demo_that_is_terminated_leaves_nothing_running() -> None:
     ) as process:  # fmt: skip
         try:
             eventually(lambda: any(" run --name demo" in line for line in marked(mark).values()), PATIENCE_SECONDS)
+            # Servers do not inherit the mark.
+            started = descendants(process.pid)
             signal_a_thread(process.pid, signal.SIGTERM)
             assert process.wait(PATIENCE_SECONDS) == 130
+            eventually(lambda: not any(map(alive, started)), PATIENCE_SECONDS)
             eventually(lambda: not marked(mark), PATIENCE_SECONDS, lambda: str(marked(mark)))
         finally:
             process.kill()

@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import socket
 import stat
 import tempfile
@@ -31,6 +32,7 @@ from thresher.devstack import ports
 from thresher.devstack.broker import CLIENTS, MAIN, KafkaOptions, Listener, new_cluster_id
 from thresher.devstack.postgres import PostgresOptions
 from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
+from thresher.devstack.server import Server, run_tool
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 
@@ -83,6 +85,31 @@ def test_the_data_directory_is_closed_to_everybody_else(stack: Stack) -> None:
     assert stat.S_IMODE((stack.directory / "postgres" / "password").stat().st_mode) == 0o600
     for directory in (stack.directory, stack.directory / "postgres"):
         assert not directory.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IRGRP | stat.S_IWGRP)
+
+
+def test_servers_get_none_of_our_secrets(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THRESHER_KAFKA_SASL_PASSWORD", "hunter2")
+    monkeypatch.setenv("TZ", "UTC")
+    ours = Server("sleeper", tmp_path, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
+    ours.start(["sleep", "600"])
+    try:
+        names = environment_names(ours.pid)
+    finally:
+        ours.kill()
+    assert {"PATH", "TZ", "LC_ALL"} <= names
+    assert "THRESHER_KAFKA_SASL_PASSWORD" not in names
+    status, output = run_tool(["env"], tmp_path, account=stack.postgres.account)
+    assert (status, "hunter2" in output) == (0, False)
+    # Postgres may run under another account, which can read the environment of its own processes. PG… it sets itself.
+    theirs = {name for name in environment_names(stack.postgres.server.pid) if not name.startswith("PG")}
+    allowed = {"PATH", "TZ", "TMPDIR", "LD_LIBRARY_PATH"}
+    if stack.postgres.account is None:
+        allowed |= {"HOME", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
+    assert {name for name in theirs if not name.startswith("LC_")} <= allowed
+
+
+def environment_names(pid: int) -> set[str]:
+    return {pair.split("=")[0] for pair in Path(f"/proc/{pid}/environ").read_text().split("\0") if pair}
 
 
 def test_records_go_through_the_broker(stack: Stack, topic_prefix: str) -> None:

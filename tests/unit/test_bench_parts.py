@@ -49,6 +49,10 @@ def test_the_relays_bench_leaves_out_what_makes_no_sense() -> None:
 def test_no_program_of_ours_names_its_database_by_flag() -> None:
     """Other users of the machine can read command lines."""
     root = Path(__file__).parents[2]
-    ours = [path for place in ("bench", "soak", "examples", "src/thresher/cli/demo") for path in root.glob(f"{place}/**/*.py")]
+    ours = [
+        path
+        for place in ("bench", "soak", "examples", "src/thresher/cli/demo")
+        for path in root.glob(f"{place}/**/*.py")
+    ]
     assert len(ours) > 40
     assert not [path for path in ours if '"--ds"' in path.read_text()]

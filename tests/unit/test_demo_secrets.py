@@ -12,7 +12,7 @@ from thresher.cli.demo import relay
 DSN = "host=127.0.0.1 port=1 user=postgres password=hunter2 dbname=demo"
 
 
-class Started(Exception):  # noqa: N818
+class Started(Exception):
     """A program would have been started."""
 
 

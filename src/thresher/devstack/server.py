@@ -16,6 +16,9 @@ from thresher.devstack.problem import StackProblem
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _TAIL_BYTES = 8192
+# What programs get of our environment, which may hold secrets: under another account, that account can read it.
+_PASSED_ON = ("PATH", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+_PASSED_ON_TO_OUR_OWN = ("HOME", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 def start_keeper(
@@ -27,7 +30,10 @@ def start_keeper(
     account: Account | None = None,
     sweep: Path | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program under a keeper. The first line of the keeper's output is the program's process id."""
+    """Start a program under a keeper. The first line of the keeper's output is the program's process id.
+
+    Both get a small part of our environment: whatever secrets it holds stay with us.
+    """
     arguments = ["--directory", str(directory), "--end-signal", str(int(end_signal))]
     if log is not None:
         arguments += ["--log", str(log)]
@@ -39,10 +45,16 @@ def start_keeper(
         [sys.executable, "-I", "-S", str(_KEEPER), *arguments, "--", *map(str, command)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        # Messages in English and file names in UTF-8 for every user: with another locale, Java corrupts some paths.
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
+        env=_environment(account),
         start_new_session=True,
     )
+
+
+def _environment(account: Account | None) -> dict[str, str]:
+    names = _PASSED_ON if account is not None else _PASSED_ON + _PASSED_ON_TO_OUR_OWN
+    passed_on = {name: os.environ[name] for name in names if name in os.environ}
+    # Messages in English and file names in UTF-8 for every user: with another locale, Java corrupts some paths.
+    return {**passed_on, "LC_ALL": "C.UTF-8"}
 
 
 def run_tool(

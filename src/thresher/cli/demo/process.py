@@ -8,7 +8,6 @@ from pathlib import Path
 
 from thresher.core.errors import ThresherError
 
-
 _VARIABLES = frozenset({"THRESHER_DS", "THRESHER_DATA_SOURCE"})
 
 
