@@ -1,6 +1,8 @@
 """The servers of a command that names a stack."""
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from thresher.cli.options import resolve_dsn
 from thresher.cli.stack.app import down, list_stacks, status
 from thresher.cli.stack.choosing import export_lines, named_endpoints, with_broker, with_stack
 from thresher.core.errors import InvalidInput
-from thresher.devstack.named_stack import Endpoints, NamedStack
+from thresher.devstack import ports
+from thresher.devstack.cache import locked
+from thresher.devstack.named_stack import Endpoints, NamedStack, Spec
 from thresher.devstack.problem import StackProblem
 
 RUNS = Endpoints(dsn="host=h password='p w'", bootstrap="h:1", processes={})
@@ -116,6 +120,32 @@ def test_exported_lines_survive_a_shell() -> None:
         """export THRESHER_DS='host=h password='"'"'p w'"'"''""",
         "export THRESHER_BOOTSTRAP=h:1",
     ]
+
+
+def test_lock_files_are_closed_to_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may open a file can lock it, and so stop those who wait for the lock."""
+    kept = NamedStack("mine")
+    # An earlier version created it so.
+    kept.lock.chmod(0o644)
+    kept.directory.parent.chmod(0o755)
+    assert not kept.down()
+    monkeypatch.setattr(ports, "cache_home", lambda: tmp_path)
+    ports._claims.cache_clear()
+    ports.free_port()
+    ports._claims.cache_clear()
+    with locked(tmp_path / "cache.lock"):
+        pass
+    for file in (kept.lock, tmp_path / "ports.lock", tmp_path / "cache.lock"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+
+
+def test_the_directory_of_stacks_is_closed_to_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = NamedStack("new")
+    kept.directory.parent.chmod(0o755)
+    monkeypatch.setattr(NamedStack, "_start", lambda *_: RUNS)
+    assert kept.up(Spec()) == RUNS
+    # As root, the database's account passes through.
+    assert stat.S_IMODE(kept.directory.parent.stat().st_mode) == (0o711 if os.geteuid() == 0 else 0o700)
 
 
 def test_the_ports_of_the_last_run_are_remembered() -> None:

@@ -153,6 +153,13 @@ def test_a_killed_process_is_not_listed(state: Path) -> None:
     assert list((state / "running").glob("*.json")) == [], "its stale entry is removed"
 
 
+def test_other_users_cannot_open_a_listed_processs_file(state: Path) -> None:
+    """Whoever may open it can lock it, and so keep it on the list after the process."""
+    with listed(kind="relay", name="orders", host="127.0.0.1", port=1, config=None):
+        (file,) = (state / "running").glob("*.json")
+        assert file.stat().st_mode & 0o077 == 0
+
+
 def test_a_process_that_cannot_be_listed_still_runs(state: Path) -> None:
     state.parent.mkdir(exist_ok=True)
     state.write_text("a file in its place")

@@ -59,10 +59,19 @@ def write_whole(path: Path, text: str) -> None:
     draft.rename(path)
 
 
+def open_lock(path: Path) -> int:
+    """Open a lock file, and make it if it is missing. No other user may open it, because that is enough to lock it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if os.fstat(descriptor).st_uid == os.geteuid():
+        # Earlier versions left it open to others.
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock among processes. The kernel releases it when our process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

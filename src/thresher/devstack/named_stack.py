@@ -24,7 +24,7 @@ from typing import Any
 
 from thresher.core.directories import cache_home, make_writable, state_home
 from thresher.devstack import jars
-from thresher.devstack.cache import write_whole
+from thresher.devstack.cache import open_lock, write_whole
 from thresher.devstack.problem import BadRequest, StackProblem
 
 _UP_SECONDS = 180.0
@@ -121,7 +121,10 @@ class NamedStack:
     def up(self, spec: Spec, progress: jars.Progress | None = None) -> Endpoints:
         """Start the stack unless it runs, and return when it is ready. After an error nothing is left running."""
         jars.read_lock(spec.kafka_version)
-        make_writable(self.directory.parent, "THRESHER_STATE")
+        stacks = make_writable(self.directory.parent, "THRESHER_STATE")
+        if stacks.stat().st_uid == os.geteuid():
+            # As root, the database's account passes through.
+            stacks.chmod(0o711 if os.geteuid() == 0 else 0o700)
         deadline = time.monotonic() + _UP_SECONDS
         while time.monotonic() < deadline:
             with self._held() as lock:
@@ -158,7 +161,7 @@ class NamedStack:
     @contextlib.contextmanager
     def _held(self) -> Iterator[int | None]:
         """Hold the lock if it is free. A process that inherits the descriptor keeps holding it."""
-        descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_lock(self.lock)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,12 +7,12 @@ claims are not possible, two processes may draw the same port; the one that fail
 
 import fcntl
 import functools
-import os
 import random
 import socket
 from collections.abc import Collection
 
 from thresher.core.directories import PlaceUnusable, cache_home, make_writable
+from thresher.devstack.cache import open_lock
 from thresher.devstack.problem import PortTaken, StackProblem
 
 HOST = "127.0.0.1"
@@ -52,7 +52,7 @@ def _claims() -> int | None:
     """Open the file of claims, and keep it open: closing it would release all claims."""
     try:
         place = make_writable(cache_home(), "THRESHER_CACHE") / "ports.lock"
-        return os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return open_lock(place)
     except (OSError, PlaceUnusable):
         return None
 

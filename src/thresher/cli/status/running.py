@@ -79,7 +79,7 @@ def _place() -> Path:
 def _written(entry: Running) -> tuple[Path, int]:
     path = make_writable(_place(), "THRESHER_STATE") / f"{entry.pid}-{entry.at.rpartition(':')[2]}.json"
     draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, json.dumps(asdict(entry)).encode())
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
