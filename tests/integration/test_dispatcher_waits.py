@@ -181,6 +181,50 @@ def test_no_process_joins_before_dispatchers_have_ended(place: Place) -> None:
     own.close()
 
 
+@pytest.mark.parametrize("shape", Shape)
+def test_no_writer_keeps_a_first_take_over_waiting(dsn: str, shape: Shape, capsys: pytest.CaptureFixture[str]) -> None:
+    role = f"writer_{uuid.uuid4().hex[:8]}"
+    print_ddl("box", shape=shape, writer_role=role)
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'right'".encode())
+        owner.execute(capsys.readouterr().out.encode())
+        # More than is printed for our own shape: with it, a role may take the lock of a dispatcher.
+        owner.execute(f"GRANT INSERT ON box TO {role}".encode())
+        session = PostgresStore(dsn, TableName(table="box"), shape).session("taking over", locate=True)
+        try:
+            with psycopg.connect(dsn, user=role, password="right") as writer:
+                writer.execute("LOCK TABLE box IN ROW SHARE MODE")
+                session.await_dispatchers(first=True, within_seconds=1.0)
+        finally:
+            session.close()
+            owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+
+
+@pytest.mark.parametrize("inherit", ["INHERIT", "NOINHERIT"])
+def test_a_dispatcher_by_another_role_is_waited_for(
+    place: Place, inherit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A member of the dispatcher's role may become it after it has logged in."""
+    mark = uuid.uuid4().hex[:8]
+    dispatcher, login, functions = f"dispatcher_{mark}", f"login_{mark}", f"functions_{mark}"
+    place.sql(f"CREATE ROLE {dispatcher}")
+    place.sql(f"CREATE ROLE {login} LOGIN PASSWORD 'right' {inherit} IN ROLE {dispatcher}")
+    print_ddl("outbox", relay=True, dispatcher_role=dispatcher, functions_role=functions)
+    place.sql(capsys.readouterr().out)
+    session = PostgresStore(place.dsn, NAME).session("taking over", locate=True)
+    try:
+        with psycopg.connect(place.dsn, user=login, password="right") as sending:
+            sending.execute(f"SET ROLE {dispatcher}".encode())
+            sending.execute("SELECT FROM outbox FOR NO KEY UPDATE")
+            with pytest.raises(DatabaseLost, match=login):
+                session.await_dispatchers(first=True, within_seconds=0.1)
+        session.await_dispatchers(first=True, within_seconds=60)
+    finally:
+        session.close()
+        for role in (login, dispatcher, functions):
+            place.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_a_dispatcher_that_vanishes_loses_its_locks(place: Place, dispatcher: Dispatcher) -> None:
     receipts = place.stash()
     vanishing = table(place, idle_seconds=0.5)
