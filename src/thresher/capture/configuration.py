@@ -100,9 +100,9 @@ class _OwnKeys(Form):
         default=100,
         ge=0,
         le=1_000_000_000,
-        description="The maximum number of consecutive dead records of a topic. If there are more, probably the mapping "
-        "is wrong: the last batch's are not stored as dead, and the topic waits with an alarm. If every topic waits, the "
-        "capture ends with exit code 4. 0 allows any number.",
+        description="The maximum number of consecutive dead records of a topic. If there are more, probably the "
+        "mapping is wrong: the last batch's are not stored as dead, and the topic waits with an alarm. If every topic "
+        "waits, the capture ends with exit code 4. 0 allows any number.",
     )
     election: ElectionKind = Field(
         default=_ELECTION.kind,
