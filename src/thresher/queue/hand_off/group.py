@@ -73,8 +73,8 @@ class GroupMember:
         self._paused = False
         self.polled_at = 0.0
         self._missing_since: float | None = None
-        # Until when an unreadable batch is not reported again.
-        self._told_until = 0.0
+        # By partition: until when no batch that cannot be decompressed is reported again.
+        self._told_until: dict[int, float] = {}
         client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
     def poll(self, seconds: float) -> None:
@@ -202,9 +202,9 @@ class GroupMember:
         """Report a batch that the client cannot decompress. The partition waits: it may hold messages."""
         now = time.monotonic()
         self._figures.count("unreadable")
-        if now < self._told_until:
+        if now < self._told_until.get(partition, 0.0):
             return
-        self._told_until = now + _UNREADABLE_SECONDS
+        self._told_until[partition] = now + _UNREADABLE_SECONDS
         logger.error(
             "a batch cannot be decompressed, and its partition waits: raise receive.message.max.bytes in 'consumer', "
             "or step over it with 'thresher queue step-over'",

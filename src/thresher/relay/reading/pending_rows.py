@@ -103,7 +103,8 @@ class PendingRows:
             now=self._clock(),
             generation=request.generation,
             rows=request.rows,
-            left_out=bool(request.held or request.held_keys or request.held_rows),
+            # Confined reads leave out rows too, even if they name no topic at the moment.
+            left_out=bool(request.among or request.held or request.held_keys or request.held_rows),
             heavy=heavy,
         )
         plan = self._plan.next(observed)
