@@ -9,7 +9,7 @@ from thresher.delivery.leader.held_topics import HeldTopics
 
 
 def hold(told: HeldTopics, shard: int, *topics: str) -> None:
-    told.observe(shard, "held", {"topics": list(topics), "of": len(topics), "why": "missing"})
+    told.observe(shard, "held", {"reasons": {"missing": list(topics)}, "of": len(topics)})
 
 
 def test_a_lifted_topic_is_lifted_for_all_shards() -> None:
@@ -18,6 +18,16 @@ def test_a_lifted_topic_is_lifted_for_all_shards() -> None:
         hold(told, shard, "a", "b")
     told.observe(1, "lifted", {"topics": ["a"], "of": 1})
     assert told.alarms == {"b": "missing"}
+
+
+def test_each_topic_is_logged_with_its_own_reason(caplog: pytest.LogCaptureFixture) -> None:
+    told = HeldTopics("orders")
+    told.observe(0, "held", {"reasons": {"b: unknown": ["b"], "a: no leader": ["a"]}, "of": 2})
+    assert [each.getMessage() for each in caplog.records] == [
+        "rows of topic b wait: b: unknown",
+        "rows of topic a wait: a: no leader",
+    ]
+    assert told.alarms == {"a": "a: no leader", "b": "b: unknown"}
 
 
 def test_a_restarted_shard_forgets_topics_that_it_held_alone() -> None:

@@ -621,7 +621,7 @@ def test_a_silent_topic_is_held_and_no_row_dies() -> None:
     for run.now in (1.0, 4.0):
         done = run.carry(row(1), row(2, topic="u"))
         assert fates(done) == {2: Sent}
-        assert Hold(frozenset({"t"}), silent.why, missing=frozenset({"t"})) in done
+        assert Hold(frozenset({"t"}), silent.why, missing={"t": silent.why}) in done
     run.now = 6.0
     done = run.carry(row(1))
     assert fates(done) == {1: Sent}
@@ -669,9 +669,26 @@ def test_rows_of_a_missing_topic_are_held_alone() -> None:
     done = run.carry(row(1), row(2, topic="u"), row(3))
     assert fates(done) == {2: Sent}
     assert [effect for effect in done if isinstance(effect, Hold)] == [
-        Hold(frozenset({"t"}), MISSING.why, missing=frozenset({"t"}), lasting=frozenset({"t"}))
+        Hold(frozenset({"t"}), MISSING.why, missing={"t": MISSING.why}, lasting=frozenset({"t"}))
     ]
     assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "rows that went back are not overtaken"
+
+
+@pytest.mark.parametrize("merging", [False, True])
+def test_each_held_topic_has_its_own_reason(*, merging: bool) -> None:
+    run = Run(merging=merging)
+    statuses = {topic: Unavailable(refusal=None, why=f"{topic}: nobody leads it") for topic in "tu"}
+    done = run.on(Survey, lambda _: run.surveyed(statuses)).carry(row(1), row(2, topic="u"))
+    (hold,) = [effect for effect in done if isinstance(effect, Hold)]
+    assert hold.missing == {"t": "t: nobody leads it", "u": "u: nobody leads it"}
+
+
+def test_a_missing_partition_is_the_reason_of_its_topic_alone() -> None:
+    (hold,) = [e for e in Run().carry(row(1, partition=3), row(2, topic="u", partition=4)) if isinstance(e, Hold)]
+    assert [(topic, why.split()[1:4]) for topic, why in hold.missing.items()] == [
+        ("t", ["3", "of", "t"]),
+        ("u", ["4", "of", "u"]),
+    ]
 
 
 def test_rows_of_a_missing_topic_die_only_after_grace() -> None:
@@ -723,7 +740,7 @@ def test_rows_of_a_topic_without_a_leader_never_die() -> None:
         )
         done = run.carry(row(1), row(2, topic="u"))
         assert fates(done) == {2: Sent}
-        assert Hold(frozenset({"t"}), "no leader", missing=frozenset({"t"}), lasting=frozenset({"t"})) in done
+        assert Hold(frozenset({"t"}), "no leader", missing={"t": "no leader"}, lasting=frozenset({"t"})) in done
     run.now = 210.0
     assert fates(run.with_status(MISSING).carry(row(1))) == {}, "its grace begins now"
 
@@ -756,7 +773,7 @@ def test_a_topic_that_refuses_records_is_held_alone() -> None:
     run = denying()
     assert Hold not in kinds(run.carry(row(1), row(2, topic="u")))
     done = run.carry(row(1), row(2, topic="u"))
-    assert Hold(frozenset({"t"}), "not ours", missing=frozenset({"t"})) in done
+    assert Hold(frozenset({"t"}), "not ours", missing={"t": "not ours"}) in done
     assert fates(done) == {2: Sent}
     assert kinds(done)[-1] is DiscardReadAhead
 

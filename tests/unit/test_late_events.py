@@ -42,7 +42,7 @@ class Engine:
         if len(Engine.made) == 1:
             raise Superseded("an older term")
         # The previous engine reports late.
-        Engine.made[0].observer(3, "held", {"topics": ["t"], "why": "gone"})
+        Engine.made[0].observer(3, "held", {"reasons": {"gone": ["t"]}, "of": 1})
         self.observer(0, REFRESHED, {"leader_id": str(uuid.UUID(int=7))})
         return self.snapshot()
 

@@ -200,12 +200,12 @@ class Hold:
     """Leave rows out of reads for a while: all rows of `topics`, all rows of `streams`, and single `rows`.
 
     Topics and keys are the stored ones. Raise the alarm about `missing`: topics that cannot be written to, or that lack
-    the partition that a row names.
+    the partition that a row names, each with its own reason. `why` is the reason of one of them.
     """
 
     topics: frozenset[str]
     why: str
-    missing: frozenset[str] = frozenset()
+    missing: Mapping[str, str] = field(default_factory=dict)
     streams: frozenset[tuple[str, bytes]] = frozenset()
     # Create times in microseconds, by id.
     rows: Mapping[int, int] = field(default_factory=dict)

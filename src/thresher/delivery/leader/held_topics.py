@@ -52,11 +52,12 @@ class HeldTopics:
         match event:
             case "held":
                 before = self.alarms
-                for topic in fields["topics"]:
+                held = {topic: str(why) for why, topics in fields["reasons"].items() for topic in topics}
+                for topic, why in held.items():
                     if topic not in before:
-                        logger.warning("rows of topic %s wait: %s", topic, fields["why"], extra=told)
+                        extra = {"relay": self._relay, "shard": shard, "topics": list(held), "why": why}
+                        logger.warning("rows of topic %s wait: %s", topic, why, extra=extra)
                 self._of = {**self._of, shard: fields["of"]}
-                held = dict.fromkeys(fields["topics"], str(fields["why"]))
                 self._held = {**self._held, shard: {**self._held.get(shard, {}), **held}}
             case "lifted":
                 before = self.alarms

@@ -1,7 +1,8 @@
 """Performs the reading effects of a protocol: takes batches, and tells the reader which rows to leave out."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from thresher.delivery.batch import NOTHING_YET, Batch, FailingTransform, NothingYet
 from thresher.delivery.crash_points import CrashPoints
@@ -23,7 +24,7 @@ from thresher.delivery.transforms import FailureCount
 from thresher.spark.worker.shard import Shard
 
 # An event has to fit into one message to the driver.
-_TOPICS_IN_AN_EVENT = 50
+_TOPICS_IN_AN_EVENT, _REASON_CHARACTERS = 50, 700
 # Topics that were not named are told as a number, each time that so many are left.
 _COUNTED = 100
 # The pause when no more rows can be left out and nothing else is to be sent.
@@ -111,7 +112,7 @@ class Taking:
         if self._failing is None:
             self._shard.gauge("relaying", 0)
         self._failing = effect.failing
-        self._tell_held(effect.failing.topics, effect.failing.why)
+        self._tell_held(dict.fromkeys(effect.failing.topics, effect.failing.why))
         self._shard.wait(min(_LONGEST_PAUSE_SECONDS, 2.0**self._tries))
         self._tries += 1
 
@@ -124,17 +125,20 @@ class Taking:
 
     def _hold(self, effect: Hold) -> None:
         self._ahead.holds.hold(effect.topics, effect.streams, effect.rows, effect.behind, effect.lasting)
-        self._tell_held(effect.missing, effect.why)
+        self._tell_held(effect.missing)
         if effect.resting:
             self._shard.wait(_REST_SECONDS)
 
-    def _tell_held(self, topics: Iterable[str], why: str) -> None:
-        """Raise the alarm about topics: by name, while few are named, and with the number of all."""
+    def _tell_held(self, topics: Mapping[str, str]) -> None:
+        """Raise the alarm about topics, each with its reason: by name, while few are named, and the number of all."""
         self._waiting.update(topics)
         room = max(0, _TOPICS_IN_AN_EVENT - len(self._named.difference(topics)))
-        named = sorted(self._named.intersection(topics)) + sorted(set(topics) - self._named)
-        self._named.update(named[:room])
-        self._shard.event("held", topics=named[:room], of=len(self._waiting), why=why)
+        named = (sorted(self._named.intersection(topics)) + sorted(topics.keys() - self._named))[:room]
+        self._named.update(named)
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for topic in named:
+            reasons[topics[topic][:_REASON_CHARACTERS]].append(topic)
+        self._shard.event("held", reasons=reasons, of=len(self._waiting))
 
     def _lift(self, topics: Iterable[str]) -> None:
         """Clear the alarm about topics. Those that were named are told, and now and then the number of those left."""

@@ -174,8 +174,8 @@ class Gate:
     ) -> Generator[Effect, Any, Rows]:
         """Hold the rows of topics that cannot be written to; if the grace is over, make them dead, if they are few."""
         kept: list[Row] = []
-        why = ""
-        newly: set[str] = set()
+        # Stored topics, and why their rows wait.
+        newly: dict[str, str] = {}
         expired = {topic for topic, state in lost.items() if self.topics.expired(state)}
         room = _MOST_DEAD if self._rules.sweeps else len(rows)
         for row in rows:
@@ -186,16 +186,15 @@ class Gate:
                 room -= 1
                 kept.append(self._lost(row, lost[plan.topic]))
             else:
-                newly.add(row.topic)
-                why = lost[plan.topic].why
+                newly.setdefault(row.topic, lost[plan.topic].why)
         if newly:
-            self._held_topics |= newly
+            self._held_topics |= newly.keys()
             # A topic that refused records, although the cluster calls it available, has to be tried again.
             away = {topic for topic in newly if topic in lost and not isinstance(statuses.get(topic), Available)}
             lasting = away if self._rules.sweeps else set()
             self.held.hold(lasting)
-            missing = (frozenset(lost) - expired) | newly
-            yield Hold(frozenset(newly), why, missing, lasting=frozenset(lasting))
+            missing = {**newly, **{topic: state.why for topic, state in lost.items() if topic not in expired}}
+            yield Hold(frozenset(newly), next(iter(newly.values())), missing, lasting=frozenset(lasting))
         return RowList([row for row in RowList(kept).blocked_left_out() if row.topic not in self._held_topics])
 
     def _placed(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, Rows]:
@@ -205,8 +204,7 @@ class Gate:
         # `changed`: whether a row may have got another plan.
         changed, surveyed = yield from self._partitions(rows, surveyed)
         placed: list[Row] = []
-        waiting: list[Row] = []
-        reason = ""
+        waiting: list[tuple[Row, str]] = []
         for row in rows:
             if row.stream in self._held_streams:
                 continue
@@ -216,15 +214,14 @@ class Gate:
                 placed.append(why)
                 changed = True
             elif why is not None:
-                reason = why
-                waiting.append(row)
+                waiting.append((row, why))
                 if row.stream is not None:
                     self._held_streams.add(row.stream)
             else:
                 placed.append(row if flaw is None else self._flawed(row, flaw))
                 changed = changed or flaw is not None
         if waiting:
-            yield self._hold_of(waiting, reason)
+            yield self._hold_of(waiting)
             placed = [row for row in placed if row.topic not in self._held_topics]
         if not changed and len(placed) == len(rows):
             return rows
@@ -288,28 +285,26 @@ class Gate:
         """Hold these rows, up to the limit of `withheld`. `alone`: there is nothing else to send."""
         first, behind = self.withheld.leave_out(waiting)
         crowded = len(first) + len(behind) < len(waiting)
-        why = waiting[0].why
-        if crowded:
-            why = f"{why}; too many rows wait one by one, so the whole shard waits with them"
+        more = "; too many rows wait one by one, so the whole shard waits with them" if crowded else ""
         return Hold(
             frozenset(),
-            why,
-            missing=frozenset(_topic_of(each.row) for each in waiting),
+            waiting[0].why + more,
+            missing=_reasons((_topic_of(each.row), each.why + more) for each in waiting),
             rows=first,
             behind=behind,
             resting=crowded and alone,
         )
 
-    def _hold_of(self, waiting: Sequence[Row], why: str) -> Hold:
+    def _hold_of(self, waiting: Sequence[tuple[Row, str]]) -> Hold:
         """Hold waiting rows with their keys; if a topic has many, the topic."""
         all_many = self.rows.waiting_rows > _MAX_HELD_ROWS
-        many = {row.topic for row in waiting if all_many or self.rows.waiting_for(_topic_of(row)) > _MAX_TOPIC_ROWS}
+        many = {row.topic for row, _ in waiting if all_many or self.rows.waiting_for(_topic_of(row)) > _MAX_TOPIC_ROWS}
         self._held_topics |= many
-        single = [row for row in waiting if row.topic not in many]
+        single = [row for row, _ in waiting if row.topic not in many]
         return Hold(
             frozenset(many),
-            why,
-            missing=frozenset(row.plan.topic for row in waiting if isinstance(row.plan, Record)),
+            waiting[0][1],
+            missing=_reasons((row.plan.topic, why) for row, why in waiting if isinstance(row.plan, Record)),
             streams=frozenset(row.stream for row in single if row.stream is not None),
             rows={row.id: row.create_time for row in single if row.stream is None},
         )
@@ -354,6 +349,14 @@ class Gate:
 
     def _dead_row(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
         return row._replace(plan=self._rules.dead_fate(row, dead(kind, reason, attempts)))
+
+
+def _reasons(waiting: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return each topic with its first row's reason to wait."""
+    found: dict[str, str] = {}
+    for topic, why in waiting:
+        found.setdefault(topic, why)
+    return found
 
 
 def _topic_of(row: Row) -> str:

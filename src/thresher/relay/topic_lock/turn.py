@@ -297,7 +297,7 @@ class LockTurns:
     def _hold(self, effect: Hold) -> None:
         resources = self._resources
         resources.alarmed.add(self.lock.topic)
-        resources.shard.event("held", topics=sorted(effect.missing) or [self.lock.topic], of=1, why=effect.why)
+        resources.shard.event("held", reasons={effect.why: sorted(effect.missing) or [self.lock.topic]}, of=1)
         if self.lock.topic in effect.topics:
             self._turn.held = effect.why
             return
