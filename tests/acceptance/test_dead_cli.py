@@ -74,6 +74,16 @@ def test_an_unknown_kind_is_refused_with_the_known_kinds(outbox: str, command: s
     assert "malformed, too-large, rejected, no-topic, no-partition, not-authorised, transform" in answer.stderr
 
 
+def test_rows_of_an_outbox_without_a_table_go_to_the_log(outbox: str) -> None:
+    with psycopg.connect(outbox) as connection:
+        connection.execute("DROP TABLE outbox")
+    answer = dead(outbox, "replay", "--all")
+    said = " ".join(answer.stderr.split())
+    assert (answer.returncode, left(outbox)) == (2, 3)
+    assert 'there is no outbox table "public"."outbox"' in said
+    assert "use --to-log" in said
+
+
 def test_dropping_all_needs_a_yes(outbox: str) -> None:
     unasked = dead(outbox, "drop", "--all")
     assert (unasked.returncode, "add --yes" in unasked.stderr, left(outbox)) == (2, True, 3)

@@ -14,6 +14,7 @@ from thresher.core.errors import InvalidInput
 from thresher.db.names import TableName
 from thresher.db.outbox_store import DeadContent, DeadRow
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import exists
 from thresher.db.shape import Shape
 from thresher.db.shape_columns import created
 from thresher.db.statements import statement
@@ -48,7 +49,7 @@ class PostgresDeadRows:
         statements: DeadStatements | None = None,
     ) -> None:
         """`statements` replaces the statements on the tables."""
-        self._cursor = OwnCursor(connection)
+        self._connection, self._cursor = connection, OwnCursor(connection)
         self._outbox = outbox
         self._statements = {**dead_statements(outbox, shape), **(statements or {})}
 
@@ -91,6 +92,11 @@ class PostgresDeadRows:
 
     def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Put rows back into the outbox under their own ids; return how many. Of rows with one id, only the oldest."""
+        if not exists(self._connection, self._outbox.quoted()):
+            raise InvalidInput(
+                f"there is no outbox table {self._outbox}: if its messages are in the WAL (via: log), use --to-log; "
+                "nothing was put back"
+            )
         try:
             return _changed(self._run("replay", _wanted(topic, kind, ids)))
         except errors.UniqueViolation as error:
