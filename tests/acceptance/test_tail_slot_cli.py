@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ import pytest
 
 from tests.in_process import thresher as in_process
 from tests.tail.logged import OUTBOX
+from thresher.db import TableName, statement
 from thresher.outbox import create_schema
 
 SLOT = f"cli_{os.getpid()}"
@@ -70,8 +72,71 @@ def test_an_outbox_without_a_table_needs_an_empty_publication(dsn: str, asked: A
         connection.execute(found["problems"][0]["mend"].encode())
     assert json.loads(asked("check", "--via", "log", "--json"))["readable"]
     key = in_process(["tail", "slot", "key", "--ds", dsn]).stdout.decode()
-    assert 'key 2 added to "outbox_keys"' in key
+    assert 'key 2 added to "public"."outbox_keys"' in key
     other = in_process(["tail", "slot", "key", "--outbox", "other", "--ds", dsn]).stdout.decode()
-    assert 'function "other_emit" and its keys created' in other
+    assert 'function "public"."other_emit" and its keys "public"."other_keys" created' in other
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT count(*) FROM pg_publication_tables").fetchone() == (0,)
+
+
+def test_keys_are_not_made_in_another_schema_by_mistake(dsn: str) -> None:
+    def key(*arguments: str) -> tuple[int, str]:
+        done = in_process(["tail", "slot", "key", "--outbox", "orders", *arguments, "--ds", dsn])
+        return done.returncode, done.stdout.decode() + done.stderr.decode()
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute("CREATE SCHEMA shop")
+        connection.execute(statement("outbox_dead_create", TableName(table="orders", schema="shop")))
+    code, said = key()
+    assert (code, "--schema shop" in " ".join(said.split())) == (2, True), said
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT to_regclass('public.orders_keys')").fetchone() == (None,)
+    assert '"shop"."orders_emit"' in key("--schema", "shop")[1]
+    assert '"public"."orders_emit"' in key("--schema", "public")[1]
+    assert 'key 2 added to "public"."orders_keys"' in key()[1]
+
+
+def test_separate_roles_create_a_slot_as_the_docs_say(dsn: str) -> None:
+    """The owner makes function, keys and publication; the tail's role, which owns nothing, makes the slot."""
+    owner, tail = (f"slot_{name}_{os.getpid()}" for name in ("owner", "tail"))
+
+    def slot(role: str, what: str, *arguments: str) -> tuple[int, str]:
+        named = [
+            "--outbox",
+            "orders",
+            "--schema",
+            "shop",
+            "--ds",
+            psycopg.conninfo.make_conninfo(dsn, user=role, password="x"),
+        ]
+        done = in_process(["tail", "slot", what, *arguments, *named])
+        return done.returncode, " ".join((done.stdout + done.stderr).decode().split())
+
+    def refused() -> None:
+        code, said = slot(tail, "create", "--via", "log", "--slot", SLOT)
+        assert (code, "Separate roles" in said, "schema print" in said) == (4, True, False), said
+
+    with psycopg.connect(dsn, autocommit=True) as admin, ExitStack() as ended:
+        run = admin.execute
+        for role in (owner, tail):
+            run(f"CREATE ROLE {role} LOGIN PASSWORD 'x'".encode())
+            ended.callback(run, f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
+        ended.callback(
+            run, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [SLOT]
+        )
+        database = psycopg.sql.Identifier(admin.info.dbname).as_string()
+        run(f"CREATE SCHEMA shop; GRANT USAGE, CREATE ON SCHEMA shop TO {owner}".encode())
+        run(f"GRANT CREATE ON DATABASE {database} TO {owner}; GRANT USAGE ON SCHEMA shop TO {tail}".encode())
+        run(f"ALTER ROLE {tail} REPLICATION".encode())
+        refused()
+        assert 'function "shop"."orders_emit" and its keys "shop"."orders_keys" created' in slot(owner, "key")[1]
+        used = "pg_logical_emit_message(boolean, text, bytea, boolean)"
+        both = f"{used}, {used.replace('bytea', 'text')}"
+        run(f"REVOKE EXECUTE ON FUNCTION {both} FROM PUBLIC".encode())
+        run(f"GRANT EXECUTE ON FUNCTION {used} TO {owner}".encode())
+        run(f"GRANT SELECT ON shop.orders_keys TO {tail}".encode())
+        refused()
+        with psycopg.connect(dsn, user=owner, password="x", autocommit=True) as connection:
+            connection.execute(f"CREATE PUBLICATION {SLOT} WITH (publish = 'insert')".encode())
+        assert f"slot {SLOT} created" in slot(tail, "create", "--via", "log", "--slot", SLOT)[1]
+        assert slot(tail, "check", "--via", "log", "--slot", SLOT)[0] == 0

@@ -186,6 +186,7 @@ def test_a_tail_says_who_else_may_write_to_the_wal(log: Logged) -> None:
             'every role may execute "outbox_emit"(byte',
             'every role may read "outbox_keys"',
         ]
+        assert " ".join(problems[1].mend.split()).count("pg_logical_emit_message") == 1
         for problem in problems:
             run(problem.mend.encode())
         require_readable(log.slots, log.slot, log.slot, source)

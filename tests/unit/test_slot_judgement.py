@@ -5,13 +5,21 @@ from dataclasses import replace
 import pytest
 
 from thresher.core.errors import InvalidInput
+from thresher.db.log_emitter import LogEmitter
 from thresher.db.log_slots import LogServer, LogSlot, Publication
 from thresher.db.names import TableName
 from thresher.db.postgres.replication.connection import stream_problem
 from thresher.db.problem import DatabaseRefused
 from thresher.outbox import Limits, Outbox, Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
-from thresher.tail.slot import free_slot, publication_problems, server_problems, slot_problems, slot_warnings
+from thresher.tail.slot import (
+    emitter_problems,
+    free_slot,
+    publication_problems,
+    server_problems,
+    slot_problems,
+    slot_warnings,
+)
 
 SERVER = LogServer(version=180_000, wal_level="logical", database="app", user='o"k', may_replicate=True)
 SLOT = LogSlot(
@@ -19,6 +27,11 @@ SLOT = LogSlot(
     restart=16, retained_bytes=100, safe_bytes=None, failover=True,
 )  # fmt: skip
 TABLE = TableName(table="outbox", schema="public")
+EMITTER = LogEmitter(
+    function='"outbox_emit"', keys='"outbox_keys"', exists=True, definer=True, owner="app", public_executes=False,
+    public_reads_keys=False, keys_readable=True, owner_emits=True, server_open=False, user="oncall",
+    server_functions=tuple(f"pg_logical_emit_message(boolean,text,{each},boolean)" for each in ("bytea", "text")),
+)  # fmt: skip
 TABLED, TABLELESS = TableSource(table=TABLE), LogSource(outbox=TABLE)
 
 
@@ -37,6 +50,39 @@ def test_a_missing_logical_wal_level_comes_with_the_statement() -> None:
 def test_a_missing_privilege_comes_with_the_statement() -> None:
     (problem,) = server_problems(replace(SERVER, may_replicate=False))
     assert problem.mend == 'ALTER ROLE "o""k" REPLICATION'
+    assert str(problem).endswith(
+        """. If this is the tail's role: ALTER ROLE "o""k" REPLICATION. Otherwise run this as the tail's role"""
+    )
+
+
+def test_keys_are_granted_only_to_the_tails_role() -> None:
+    (problem,) = emitter_problems(replace(EMITTER, keys_readable=False), TABLELESS)
+    assert "If this is the tail's role: GRANT SELECT ON" in str(problem)
+    assert str(problem).endswith("Otherwise run this as the tail's role")
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        (LogSource(outbox=TABLE, placed=TABLE), "'thresher tail slot key --outbox outbox --schema public' makes both"),
+        (
+            LogSource(outbox=TableName(table="a b"), placed=TableName(table="a b", schema="shop")),
+            """'thresher tail slot key --outbox 'a b'' makes both, with a search_path that leads to "shop\"""",
+        ),
+    ],
+)
+def test_the_command_for_a_missing_function_names_its_schema(source: LogSource, command: str) -> None:
+    (problem,) = emitter_problems(replace(EMITTER, exists=False), source)
+    assert problem.mend.startswith(command)
+
+
+def test_only_the_function_in_use_is_granted_to_the_owner() -> None:
+    (problem,) = emitter_problems(replace(EMITTER, owner_emits=False), TABLELESS)
+    grant = "GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean,text,bytea,boolean)"
+    assert problem.mend == f'{grant} TO "app"'
+    (problem,) = emitter_problems(replace(EMITTER, server_open=True), TABLELESS)
+    assert problem.mend.count("pg_logical_emit_message(boolean,text,text,boolean)") == 1
+    assert problem.mend.endswith(f'FROM PUBLIC; {grant} TO "app"')
 
 
 def test_a_server_without_messages_in_its_log_is_refused() -> None:

@@ -29,7 +29,7 @@ class LogEmitter:
     owner: str | None
     public_executes: bool
     public_reads_keys: bool
-    # Whether this session's user may read the keys, and the owner may execute the server's functions.
+    # Whether this session's user may read the keys, and the owner may execute the server's function for bytea.
     keys_readable: bool
     owner_emits: bool
     # The server's own functions, and whether every role may execute one of them.

@@ -5,6 +5,7 @@ Pure functions judge what the database reports. A slot has the WAL since it was 
 
 import logging
 from dataclasses import dataclass
+from shlex import quote
 
 from thresher.db.log_emitter import LogEmitter
 from thresher.db.log_slots import LogServer, LogSlot, Publication
@@ -24,12 +25,18 @@ _GONE_BY = ": rows that are inserted until this is fixed are never sent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A reason why a tail cannot read the WAL, and the statement that fixes it."""
+    """A reason why a tail cannot read the WAL, and the statement that fixes it.
+
+    `of_tail`: this session's user lacks a right that nobody but the tail's role should have.
+    """
 
     detail: str
     mend: str
+    of_tail: bool = False
 
     def __str__(self) -> str:
+        if self.of_tail:
+            return f"{self.detail}. If this is the tail's role: {self.mend}. Otherwise run this as the tail's role"
         return f"{self.detail}. {self.mend}"
 
 
@@ -138,6 +145,7 @@ def server_problems(server: LogServer) -> list[Problem]:
             Problem(
                 detail=f"user {server.user} may not read the WAL",
                 mend=f"ALTER ROLE {quoted_name(server.user)} REPLICATION",
+                of_tail=True,
             )
         )
     return problems
@@ -199,17 +207,19 @@ def emitter_problems(found: LogEmitter, source: LogSource) -> list[Problem]:
         detail = (
             f"there is no function {found.function}, with which writers put messages into the WAL, or no {found.keys}"
         )
-        return [Problem(detail=detail, mend="'thresher tail slot key' makes both")]
+        return [Problem(detail=detail, mend=_makes_both(source))]
     by_trusted = "Let a role that may own our tables own both"
     problems = [Problem(detail=each, mend=by_trusted) for each in found.strangers]
     function, owner = f"{found.function}(bytea)", quoted_name(found.owner)
-    servers = ", ".join(f"pg_catalog.{name.removeprefix('pg_catalog.')}" for name in found.server_functions)
+    servers = [f"pg_catalog.{name.removeprefix('pg_catalog.')}" for name in found.server_functions]
+    # The function seals bytes: its owner needs no other.
+    grant = f"GRANT EXECUTE ON FUNCTION {', '.join(each for each in servers if 'bytea' in each)} TO {owner}"
     if not found.definer:
         detail = f"{function} runs with its caller's rights, who cannot read its keys"
         problems.append(Problem(detail=detail, mend=f"ALTER FUNCTION {function} SECURITY DEFINER"))
     if not found.owner_emits:
         detail = f"{found.owner}, the owner of {function}, may not write messages to the WAL"
-        problems.append(Problem(detail=detail, mend=f"GRANT EXECUTE ON FUNCTION {servers} TO {owner}"))
+        problems.append(Problem(detail=detail, mend=grant))
     if found.public_executes:
         detail = f"every role may execute {function}, and so publish"
         problems.append(Problem(detail=detail, mend=f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC"))
@@ -218,15 +228,27 @@ def emitter_problems(found: LogEmitter, source: LogSource) -> list[Problem]:
         problems.append(Problem(detail=detail, mend=f"REVOKE ALL ON {found.keys} FROM PUBLIC"))
     if not found.keys_readable:
         detail = f"user {found.user} may not read {found.keys}, with which messages are checked"
-        problems.append(Problem(detail=detail, mend=f"GRANT SELECT ON {found.keys} TO {quoted_name(found.user)}"))
+        mend = f"GRANT SELECT ON {found.keys} TO {quoted_name(found.user)}"
+        problems.append(Problem(detail=detail, mend=mend, of_tail=True))
     if found.server_open and not source.accept_public_emit:
         detail = (
             "every role may write messages to the WAL by pg_logical_emit_message, of up to a gigabyte, which the tail "
             "has to receive although it publishes none of them ('accept_public_emit' accepts that)"
         )
-        mend = f"REVOKE EXECUTE ON FUNCTION {servers} FROM PUBLIC; GRANT EXECUTE ON FUNCTION {servers} TO {owner}"
+        mend = f"REVOKE EXECUTE ON FUNCTION {', '.join(servers)} FROM PUBLIC; {grant}"
         problems.append(Problem(detail=detail, mend=mend))
     return problems
+
+
+def _makes_both(source: LogSource) -> str:
+    """Return the command that makes the function and the keys in the outbox's own schema."""
+    name, place = source.outbox, source.placed
+    command = f"thresher tail slot key --outbox {quote(name.table)}"
+    if name.schema is not None:
+        return f"'{command} --schema {quote(name.schema)}' makes both"
+    if place is None or place.schema is None:
+        return f"'{command}' makes both"
+    return f"'{command}' makes both, with a search_path that leads to {quoted_name(place.schema)}"
 
 
 def slot_warnings(server: LogServer, slot: LogSlot | None) -> list[str]:

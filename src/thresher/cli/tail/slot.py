@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from thresher.cli.options import (
 )
 from thresher.cli.output import AsJson, complain, emit_json, note, result
 from thresher.cli.stack.choosing import StackName
+from thresher.core.errors import InvalidInput
 from thresher.db.log_emitter import LogEmitter, emit_function, keys_table
 from thresher.db.log_names import slot_name
 from thresher.db.lsn import lsn_text
@@ -98,7 +100,10 @@ def check(
     accept_public_emit: PublicEmitOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether the WAL can be read, and how much of it is kept; exit code 4 and a remedy if it cannot."""
+    """Check whether the WAL can be read, and how much of it is kept; exit code 4 and a remedy if it cannot.
+
+    Run it as the tail's role: the rights that it checks are those of the role that runs it.
+    """
     with _slots(ds, stack, outbox, schema, shape, via, accepting=accept_public_emit) as (slots, source, default):
         name = slot or default
         found = check_slot(slots, name, publication or name, source)
@@ -131,13 +136,18 @@ def key(
     name = table_name(outbox, schema)
     with _connected(ds, stack, name) as (connection, within):
         emitter = PostgresSlots(connection).emitter(name, within)
+        if schema is None and (elsewhere := emitter.elsewhere()):
+            raise InvalidInput(
+                f"an outbox {outbox} is in schema {', '.join(elsewhere)}: add --schema {quote(elsewhere[0])}, or "
+                f"--schema {quote(within.schema or '')} for one there, as tail and writers name it; nothing was made"
+            )
         made = emitter.create()
         number = None if made else emitter.new_key()
         rights = _rights(emitter.read(), LogSource(outbox=name, placed=within))
     if number is not None:
-        result(f"key {number} added to {keys_table(name)}: messages are sealed with it from now on")
+        result(f"key {number} added to {keys_table(within)}: messages are sealed with it from now on")
         return
-    result(f"function {emit_function(name)} and its keys created")
+    result(f"function {emit_function(within)} and its keys {keys_table(within)} created")
     for right in rights:
         note(right)
 
@@ -217,6 +227,7 @@ def _plain(name: str, found: SlotCheck) -> dict[str, object]:
         "safe_bytes": None if slot is None else slot.safe_bytes,
         "wal_status": None if slot is None else slot.wal_status,
         "failover": slot is not None and slot.failover,
-        "problems": [{"detail": problem.detail, "mend": problem.mend} for problem in found.problems],
+        # `of_tail`: to be granted to the tail's role alone, whoever has asked.
+        "problems": [{"detail": each.detail, "mend": each.mend, "of_tail": each.of_tail} for each in found.problems],
         "warnings": list(found.warnings),
     }

@@ -9,6 +9,7 @@ from thresher.db.names import TableName
 # Credentials and permissions.
 _ACCESS = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, errors.InsufficientPrivilege)
 RIGHTS = "'thresher schema print --relay' prints the tables, and the grants that each role needs"
+SLOT_RIGHTS = "docs/tail.md, under 'Separate roles', tells which role makes what, and the grants that each needs"
 # Errors that somebody has to act on.
 _REFUSED = (
     *_ACCESS,

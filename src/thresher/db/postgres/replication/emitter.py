@@ -10,6 +10,7 @@ from thresher.db.lsn import lsn_number
 from thresher.db.names import TableName
 from thresher.db.postgres.catalog import own_table_problems
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.refusal import SLOT_RIGHTS
 from thresher.db.postgres.sessions import explained, placed
 from thresher.db.problem import DatabaseLost
 from thresher.db.statements import statement
@@ -28,7 +29,7 @@ class PostgresEmitter:
         """Return the function's state, and who may execute the server's own functions."""
         row = self._one(statement("log_emitter"), {"emit": self._function, "keys": self._keys})
         exists, definer, owner, executes, reads, readable, owner_emits, server_open, functions, user, keeper = row
-        with explained():
+        with explained(SLOT_RIGHTS):
             strangers = own_table_problems(self._connection, self._keys)
         if exists and keeper != owner:
             strangers = (*strangers, f"its owner {keeper} is not {owner}, who owns {self._function}")
@@ -53,9 +54,18 @@ class PostgresEmitter:
         if self.read().exists:
             return False
         (place,) = placed(self._connection, self._within)
-        with explained(), self._connection.transaction():
+        with explained(SLOT_RIGHTS), self._connection.transaction():
             OwnCursor(self._connection).execute(emitter_ddl(self._outbox, place.schema or "").encode())
         return True
+
+    def elsewhere(self) -> list[str]:
+        """Return the schemas that have keys or dead rows of an outbox of this name, if this outbox's has neither."""
+        (place,) = placed(self._connection, self._within)
+        names = [f"{place.table}_keys", f"{place.table}_dead"]
+        with explained(SLOT_RIGHTS):
+            found = OwnCursor(self._connection).execute(statement("log_emitter_elsewhere"), [names]).fetchall()
+        schemas = [schema for (schema,) in found]
+        return [] if place.schema in schemas else schemas
 
     def new_key(self) -> int:
         """Add a key, with which messages are sealed from now on; return its number."""
@@ -65,12 +75,12 @@ class PostgresEmitter:
         """Return the keys, and a position of the WAL: each message before it is sealed with one of them."""
         # In this order: a key that a message before the position was sealed with was committed before it.
         end = lsn_number(self._one(statement("tail_log_end"))[0])
-        with explained():
+        with explained(SLOT_RIGHTS):
             found = OwnCursor(self._connection).execute(statement("log_keys", keys=self._keys)).fetchall()
         return end, {id_: LogKey(inner, outer) for id_, inner, outer in found}
 
     def _one(self, query: LiteralString, values: Any = None) -> tuple[Any, ...]:
-        with explained():
+        with explained(SLOT_RIGHTS):
             row = OwnCursor(self._connection).execute(query, values).fetchone()
         if row is None:
             raise DatabaseLost("the database returned no row where one was expected")

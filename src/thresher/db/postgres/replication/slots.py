@@ -10,6 +10,7 @@ from thresher.db.log_slots import LogServer, LogSlot, Publication, SlotMark, mar
 from thresher.db.lsn import lsn_number
 from thresher.db.names import TableName, quoted_name
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.refusal import SLOT_RIGHTS
 from thresher.db.postgres.replication.emitter import PostgresEmitter
 from thresher.db.postgres.sessions import explained
 from thresher.db.problem import DatabaseLost, DatabaseRefused
@@ -63,8 +64,9 @@ class PostgresSlots:
 
     def create(self, name: str, *, failover: bool) -> None:
         """Create a slot. Waits for open transactions. Raises `DatabaseRefused` if the slot exists already."""
-        with _refused():
-            self._one("log_slot_create_failover" if failover else "log_slot_create", [name])
+        with _refused(), explained(SLOT_RIGHTS):
+            query = statement("log_slot_create_failover" if failover else "log_slot_create")
+            OwnCursor(self._connection).execute(query, [name])
 
     def mark(self, publication: str, table: TableName) -> bool:
         """Note beside a publication that every existing slot streams the inserts of all transactions that begin later.
@@ -132,7 +134,7 @@ class PostgresSlots:
 
     def create_publication(self, name: str, table: TableName | None) -> None:
         """Create a publication of the inserts into a table; without a table it publishes nothing."""
-        with _refused(), explained():
+        with _refused(), explained(SLOT_RIGHTS):
             OwnCursor(self._connection).execute(publication_ddl(name, table))
 
     def drop_publication(self, name: str) -> None:
