@@ -92,11 +92,9 @@ class Attempt:
         # The stored offset of each partition, as far as this attempt knows.
         self._stored: dict[Place, int] = {}
         self._failing = FailingTopics(settings.topics)
-        # The unreadable batches and the failing topics that the driver knows of.
-        self._told: dict[Place, int] = {}
-        self._told_failing: Mapping[str, str] = {}
+        # What the driver knows of: the fields of its last event of each name.
+        self._told: dict[str, Mapping[str, Any]] = {"unreadable": {"batches": {}}, "failing": {"topics": {}}}
         self._pass_due = self._tell_due = 0.0
-        self._applying = shard.step("apply")
 
     def open(self) -> None:
         """Begin to read at the stored offsets."""
@@ -112,7 +110,7 @@ class Attempt:
         """Apply what was read, start to read added partitions, and update the gauges."""
         due = self._due(parts)
         while due:
-            with self._applying:
+            with self._shard.step("apply"):
                 due = self._apply(due)
         for topic in self._failing.due(time.monotonic()):
             self._read(place for place in self._stored if place[0] == topic)
@@ -209,6 +207,12 @@ class Attempt:
             self._shard.count(f"dead_kind{BETWEEN}{kind}", records)
             self._shard.event("dead", topic=topic, kind=kind, records=records)
 
+    def _tell_once(self, event: str, **fields: Any) -> None:
+        """Tell the driver, unless it knows."""
+        if self._told[event] != fields:
+            self._told[event] = fields
+            self._shard.event(event, **fields)
+
     def _tell(self) -> None:
         now = time.monotonic()
         if now < self._tell_due:
@@ -216,13 +220,9 @@ class Attempt:
         self._tell_due = now + _TELL_SECONDS
         if self._reader.unreadable:
             self._look_over()
-        if self._reader.unreadable != self._told:
-            self._told = dict(self._reader.unreadable)
-            batches = {f"{topic}/{partition}": first for (topic, partition), first in self._told.items()}
-            self._shard.event("unreadable", batches=batches)
-        if self._failing.reasons() != self._told_failing:
-            self._told_failing = self._failing.reasons()
-            self._shard.event("failing", topics=self._told_failing)
+        batches = {f"{topic}/{partition}": first for (topic, partition), first in self._reader.unreadable.items()}
+        self._tell_once("unreadable", batches=batches)
+        self._tell_once("failing", topics=self._failing.reasons())
         lag = self._reader.lag(self._stored)
         self._shard.gauge("lag", sum(lag.values()))
         for topic, offsets in lag.items():
