@@ -4,6 +4,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from thresher.cli.adopt import adopt
 from thresher.cli.schema import check, print_ddl
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
+from thresher.db.outbox_store import DeadFate, Fates
+from thresher.db.postgres.store import PostgresStore
 from thresher.db.postgres.topic_locks import create_locks
 from thresher.db.problem import DatabaseRefused
 from thresher.db.repeatable import repeatable
@@ -246,6 +249,36 @@ def test_an_operator_lists_shows_replays_and_drops_dead_rows(
     assert place.sql("SELECT count(*) FROM outbox_dead") == [(0,)]
     with psycopg.connect(dsn) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("SELECT * FROM outbox")
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_a_relays_role_renews_a_dead_row_put_back_by_hand(
+    dsn: str, shape: Shape, capsys: pytest.CaptureFixture[str]
+) -> None:
+    role = f"relay_{uuid.uuid4().hex[:8]}"
+    own = psycopg.conninfo.make_conninfo(dsn, user=role, password="right")
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'right'".encode())
+        try:
+            print_ddl("box", shape=shape, relay=True, relay_role=role, relay_name="r")
+            owner.execute(capsys.readouterr().out.encode())
+            with owner.transaction():
+                Outbox("box", shape=shape).stash(owner, Message(topic="t", key="k", value="newer"))
+            created = "created_at AT TIME ZONE 'UTC'" if shape is Shape.DEIMOS else "create_time"
+            found = owner.execute(
+                "INSERT INTO box_dead (id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
+                "kafka_header_values, kind, reason, attempts, blocking) "
+                f"SELECT id, {created}, 't', 'k', 'older', '{{}}', '{{}}', 'rejected', 'x', 1, true FROM box "
+                "RETURNING id, (extract(epoch FROM create_time) * 1000000)::bigint".encode()
+            ).fetchall()
+            ((id_, created_at),) = found
+            dead = DeadFate(id_, created_at, "malformed", "why", 2, False)
+            with closing(PostgresStore(own, TableName(table="box"), shape).session("t", locate=True)) as session:
+                assert session.settlement.settle(Fates(ids=[], create_times=[], dead=[dead])) == 1
+            renewed = owner.execute("SELECT convert_from(kafka_value::bytea, 'UTF8'), reason FROM box_dead").fetchall()
+            assert renewed == [("newer", "why")]
+        finally:
+            owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
 @pytest.mark.parametrize("shape", [Shape.THRESHER, Shape.DEIMOS])

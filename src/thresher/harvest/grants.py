@@ -1,8 +1,9 @@
 """The rights of four Postgres roles: a relay, a writer, a dispatcher, and an operator of dead rows.
 
-1. A relay reads and removes the rows of its outbox, and sets its mark and the stamp: it changes no message. Of the
-   tables that the relays of a schema share, policies give it the rows of its own name and outbox alone. Of these
-   tables it may update columns, not the table: so it cannot lock the table either.
+1. A relay reads and removes the rows of its outbox, and sets its mark and the stamp: it changes no row of the outbox.
+   It writes dead rows with any content: what an operator puts back is what the relay wrote. Of the tables that the
+   relays of a schema share, policies give it the rows of its own name and outbox alone. Of these and of the dead rows
+   it may update columns, not the table: so it cannot lock the table either.
 2. A writer inserts messages, and reads its receipts: it chooses no id, stamp or mark.
 3. A dispatcher reads rows and stamps them. It asks a function for the relay's mode.
 4. An operator calls the functions of `thresher dead`, and nothing else.
@@ -37,6 +38,13 @@ _RAILS = "topic, key, message, partition_key, created_at, updated_at"
 # The columns that a writer sets, and those that a replay sets beside the id.
 _WRITTEN = {Shape.THRESHER: _MESSAGE, Shape.GOHARVEST: _TEXTS, Shape.DEIMOS: _RAILS}
 _REPLAYED = {**_WRITTEN, Shape.THRESHER: f"create_time, {_MESSAGE}"}
+# What a relay renews of a dead row whose message became dead again. Never which row of the outbox it was.
+_DEAD_CONTENT = {
+    Shape.THRESHER: _MESSAGE,
+    Shape.GOHARVEST: "kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values",
+    Shape.DEIMOS: "kafka_topic, kafka_key, kafka_value, partition_key",
+}
+_DEAD_REASON = "kind, reason, attempts, blocking, dead_time"
 # The columns of shared tables that a relay changes: not the name's owner, and not the secret.
 _CONTROL_INSERT = "name, outbox, outbox_id, system_id, term, mode, shards"
 _CONTROL_UPDATE = "name, system_id, term, term_time, mode, shards, progress_topic_id, settled_on"
@@ -59,7 +67,8 @@ def relay_grants(outbox: TableName, shape: Shape, role: str, *, name: str, topic
     else:
         marks = "dispatched_time, leader_id" if shape is Shape.THRESHER else "leader_id"
         yield f"GRANT UPDATE ({marks}) ON {outbox} {to}"
-    yield f"GRANT SELECT, INSERT, UPDATE ON {outbox.companion('_dead')} {to}"
+    renewed = f"{_DEAD_CONTENT[shape]}, {_DEAD_REASON}"
+    yield f"GRANT SELECT, INSERT, UPDATE ({renewed}) ON {outbox.companion('_dead')} {to}"
     yield f"GRANT SELECT, INSERT ({_CONTROL_INSERT}), UPDATE ({_CONTROL_UPDATE}) ON {control} {to}"
     yield policy_ddl(control, name, role, using=of_outbox, check=f"{of_outbox} AND {of_name}")
     yield from lease_grants(outbox.schema, role, names=[name, tail_group(name)])
