@@ -58,7 +58,8 @@ def roles(place: Place) -> Iterator[dict[str, str]]:
         place.sql(f"DROP ROLE IF EXISTS {name}")
         place.sql(f"CREATE ROLE {name} LOGIN PASSWORD 'right'")
     yield {name: psycopg.conninfo.make_conninfo(place.dsn, user=name, password="right") for name in names}
-    for name in names:
+    functions = place.sql("SELECT rolname FROM pg_roles WHERE rolname = 'thresher_' || current_database() || '_public'")
+    for name in (*names, *(str(owner) for (owner,) in functions)):
         place.sql(f"DROP OWNED BY {name}")
         place.sql(f"DROP ROLE {name}")
 

@@ -18,9 +18,12 @@ from thresher.cli import dead
 from thresher.cli.schema import print_ddl
 from thresher.db import TableName
 from thresher.db.postgres.store import PostgresStore
+from thresher.db.problem import DatabaseRefused
 from thresher.delivery.leader.control_row import own_row
 from thresher.delivery.problem import ForeignProgress
 from thresher.devstack.stack import Stack
+from thresher.election.lease import Lease
+from thresher.election.problem import ElectionRefused
 from thresher.outbox import Message, Outbox, Shape
 from thresher.publisher.dispatch_table import DispatchRefused, DispatchTable, NotNow
 
@@ -318,6 +321,20 @@ def test_a_name_that_a_hidden_row_has_is_refused_by_name(scene: Scene) -> None:
     scene.sql("DELETE FROM thresher_relay WHERE name = 'orders'")
     with pytest.raises(ForeignProgress, match="the name 'bills' belongs to the relay of another outbox"):
         own_row_of(scene, relay, "orders", "bills")
+
+
+def test_a_name_that_was_not_printed_is_asked_for(scene: Scene) -> None:
+    relay = scene.role("relay", relay_name="printed")
+    lease = Lease(dsn=relay, name="configured", beside="orders", grace_seconds=0.0)
+    lease.start()
+    try:
+        with pytest.raises(ElectionRefused, match=r'"thresher_lease"; is `name` the printed --relay-name\? \'thresher'):
+            lease.wait(30)
+    finally:
+        lease.stop()
+    scene.sql("DELETE FROM thresher_relay")
+    with pytest.raises(DatabaseRefused, match=r'"thresher_relay"; is `name` the printed --relay-name\? \'thresher'):
+        own_row_of(scene, relay, "orders", "configured")
 
 
 def test_a_dispatcher_learns_the_mode_or_sends_nothing(scene: Scene) -> None:

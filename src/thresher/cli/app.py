@@ -132,7 +132,7 @@ def main() -> None:
         from thresher.db.postgres.refusal import is_refused, remedy  # noqa: PLC0415 - only where the driver is there
 
         text = error.diag.message_primary or str(error).strip()
-        complain(f"the database refused: {text}{remedy(error.sqlstate)}")
+        complain(f"the database refused: {text}{remedy(error.sqlstate, text)}")
         sys.exit(4 if is_refused(error.sqlstate, text) else 1)
     except (OSError, UnicodeError) as error:
         complain(str(error))

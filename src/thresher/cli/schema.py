@@ -23,9 +23,11 @@ from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.db.postgres.catalog import own_table_problems
-from thresher.db.postgres.control import ControlTable, control_table
+from thresher.db.postgres.control import ControlTable, control_table, modes_name
 from thresher.db.postgres.own_tables.lock_rows import lock_table
 from thresher.db.postgres.own_tables.wait_rows import wait_table
+from thresher.db.postgres.rights.ddl import owner_faults
+from thresher.db.postgres.rights.dead_functions import dead_function_names
 from thresher.db.postgres.sessions import exists, keep_to_own_path, placed
 from thresher.db.postgres.topic_locks import create_locks, locks_ddl, locks_table
 from thresher.db.repeatable import repeatable
@@ -84,13 +86,14 @@ def print_ddl(
         ),
     ] = None,
     functions_role: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--functions-role",
             metavar="ROLE",
-            help="The owner of the functions that operators and dispatchers call: a role without login.",
+            help="The owner of the functions that operators and dispatchers call, a role without login: by default "
+            "thresher_DATABASE_SCHEMA, by the names where the statements run.",
         ),
-    ] = "thresher_functions",
+    ] = None,
     grants: Annotated[bool, typer.Option("--grants", help="Print the grants alone: the tables exist already.")] = False,
 ) -> None:
     """Print the DDL of the outbox table, for your migrations; with --relay, all tables and the grants.
@@ -169,7 +172,7 @@ def check(
     """Compare the table with its expected layout; exit code 1 if a difference breaks a guarantee.
 
     The tables of relay, election and archive beside it are checked too: no stranger may run code by them, and an
-    earlier version's are told.
+    earlier version's are told. So is the owner of the functions: no stranger may act as it.
     """
     name = table_name(outbox, schema)
     with connect(resolve_dsn(ds, stack)) as connection:
@@ -192,7 +195,7 @@ def check(
 
 
 def _beside(connection: psycopg.Connection[Any], name: TableName, shape: Shape) -> Iterator[Finding]:
-    """Yield what is wrong with the tables beside the outbox. There are none before the first relay."""
+    """Yield what is wrong with functions and tables beside the outbox. There are none before the first relay."""
     with connection.transaction(force_rollback=True):
         (outbox,) = placed(connection, name)
         keep_to_own_path(connection)
@@ -207,6 +210,9 @@ def _beside(connection: psycopg.Connection[Any], name: TableName, shape: Shape) 
         for table, kinds in [*((each, PARTITIONED) for each in letters), *((each, PLAIN) for each in plain)]:
             for problem in own_table_problems(connection, table, kinds):
                 yield Finding(severity="breaks", subject=table, detail=problem)
+        functions = [modes_name(outbox), *dead_function_names(outbox)]
+        for fault in owner_faults(connection, outbox.schema or "", functions):
+            yield Finding(severity="breaks", subject=f"functions of {outbox}", detail=fault)
         if not exists(connection, control):
             return
         for table in needed:

@@ -143,7 +143,8 @@ class Lease(Competitor):
                 with contextlib.closing(self._connect()) as connection:
                     self._compete(connection)
             except psycopg.Error as error:
-                text = " ".join(str(error.diag.message_primary or error).split()) + remedy(error.sqlstate)
+                text = " ".join(str(error.diag.message_primary or error).split())
+                text += remedy(error.sqlstate, text)
                 before = self._refusal_grace
                 if problem := self._refused(error, text):
                     self.fail(problem)

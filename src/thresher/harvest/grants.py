@@ -20,7 +20,15 @@ from thresher.db.names import quoted_name
 from thresher.db.postgres.control import control_table, modes_function
 from thresher.db.postgres.own_tables.lock_rows import lock_table
 from thresher.db.postgres.own_tables.wait_rows import wait_table
-from thresher.db.postgres.rights.ddl import block_ddl, functions_ddl, literal, policy_ddl, schema_usage
+from thresher.db.postgres.rights.ddl import (
+    block_ddl,
+    functions_ddl,
+    literal,
+    owner_policy,
+    policy_ddl,
+    schema_usage,
+    to_owner,
+)
 from thresher.db.postgres.rights.dead_functions import dead_functions
 from thresher.db.postgres.topic_locks import locks_table, registering_lock
 from thresher.db.shape import Shape
@@ -109,29 +117,30 @@ def writer_grants(outbox: TableName, shape: Shape, role: str) -> Iterator[str]:
         yield f"GRANT USAGE ON SEQUENCE {outbox.companion('_id_seq')} {to}"
 
 
-def operator_grants(outbox: TableName, shape: Shape, role: str, *, owner: str) -> Iterator[str]:
+def operator_grants(outbox: TableName, shape: Shape, role: str, *, owner: str | None) -> Iterator[str]:
     """Yield the functions of `thresher dead`, and the statements that let a role call them, and do nothing else.
 
-    The functions belong to the role `owner`, which is made if it is missing.
+    The functions belong to the role `owner`, which is made if it is missing: by default one for database and schema.
     """
-    to_owner = f"TO {quoted_name(owner)};"
-    yield functions_ddl(dead_functions(outbox, shape), owner=owner, caller=role)
-    yield f"GRANT SELECT, DELETE ON {outbox.companion('_dead')} {to_owner}"
     # DELETE is for a dead row that is still in the outbox.
-    yield f"GRANT INSERT (id, {_REPLAYED[shape]}), DELETE, SELECT ({_RECEIPT[shape]}) ON {outbox} {to_owner}"
+    rights = [
+        to_owner(f"GRANT SELECT, DELETE ON {outbox.companion('_dead')} TO "),
+        to_owner(f"GRANT INSERT (id, {_REPLAYED[shape]}), DELETE, SELECT ({_RECEIPT[shape]}) ON {outbox} TO "),
+    ]
+    yield functions_ddl(dead_functions(outbox, shape), owner=owner, caller=role, rights=rights)
     yield from schema_usage(outbox.schema, role)
 
 
-def dispatcher_grants(outbox: TableName, role: str, *, owner: str) -> Iterator[str]:
+def dispatcher_grants(outbox: TableName, role: str, *, owner: str | None) -> Iterator[str]:
     """Yield the statements that let a role send the rows of receipts, and the function that tells it the relay's mode.
 
-    The function belongs to the role `owner`, which is made if it is missing, and sees the names and modes of all
-    relays: of a row that a policy hides, a dispatcher would believe that no relay runs.
+    The function belongs to the role `owner`, which is made if it is missing (by default one for database and schema),
+    and sees the names and modes of all relays: of a row that a policy hides, a dispatcher would believe that no relay
+    runs.
     """
-    to = f"TO {quoted_name(role)};"
     control = control_table(outbox.schema)
-    yield functions_ddl([modes_function(outbox)], owner=owner, caller=role)
-    yield f"GRANT SELECT (name, outbox, mode) ON {control} TO {quoted_name(owner)};"
-    yield policy_ddl(control, "modes are read by a function", owner, using="true", command="SELECT")
+    modes = "modes are read by a function"
+    rights = [to_owner(f"GRANT SELECT (name, outbox, mode) ON {control} TO "), *owner_policy(control, modes)]
+    yield functions_ddl([modes_function(outbox)], owner=owner, caller=role, rights=rights)
     yield from schema_usage(outbox.schema, role)
-    yield f"GRANT SELECT, UPDATE (dispatched_time) ON {outbox} {to}"
+    yield f"GRANT SELECT, UPDATE (dispatched_time) ON {outbox} TO {quoted_name(role)};"

@@ -4,6 +4,6 @@
     SET search_path = pg_catalog, pg_temp AS {quote}
 {body}
 {quote};
-  ALTER FUNCTION {function} OWNER TO {owner};
+{give}
   REVOKE ALL ON FUNCTION {function} FROM PUBLIC;
   GRANT EXECUTE ON FUNCTION {function} TO {caller};

@@ -39,17 +39,21 @@ def is_access_refused(state: str | None, text: str) -> bool:
     return state in _ACCESS_STATES or (state is None and any(part in text for part in _ACCESS_TEXTS))
 
 
-def remedy(state: str | None, rights: str = RIGHTS, *, context: str | None = None) -> str:
+def remedy(state: str | None, text: str, rights: str = RIGHTS, *, context: str | None = None) -> str:
     """Return what to do about an error, to append to its text; empty if the text says it already.
 
-    `rights` says which command prints the missing grants, `context` in which function the error occurred.
+    A policy of a relay's tables names the relay, so another name is the usual reason that it refuses a row. `rights`
+    says which command prints the missing grants, `context` in which function the error occurred.
     """
     if context and state in _UNKNOWN_STATES:
         return (
             f" ({' '.join(context.split())}); functions of triggers are called with our search_path, pg_catalog: "
             "ALTER FUNCTION … SET search_path = … gives a function its own"
         )
-    return f"; {rights}" if state == errors.InsufficientPrivilege.sqlstate else ""
+    if state != errors.InsufficientPrivilege.sqlstate:
+        return ""
+    named = "is `name` the printed --relay-name? " if rights == RIGHTS and "row-level security" in text else ""
+    return f"; {named}{rights}"
 
 
 def no_such_table(table: TableName) -> str:

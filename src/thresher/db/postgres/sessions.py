@@ -119,7 +119,7 @@ def explain(state: str | None, text: str, rights: str = RIGHTS, *, context: str 
             "to Postgres itself"
         )
     if is_refused(state, text):
-        return DatabaseRefused(f"the database refused: {text}{remedy(state, rights, context=context)}")
+        return DatabaseRefused(f"the database refused: {text}{remedy(state, text, rights, context=context)}")
     return DatabaseLost(f"the database failed: {text}")
 
 

@@ -1,17 +1,21 @@
 """Statements that give roles their rights: policies of tables that several pipelines share, and functions.
 
 A policy gives a role some rows of a table, and hides the others. A function runs with the rights of its owner, a role
-that nobody can log in as. So a caller can do what the function does, and nothing else with the tables behind it.
+that nobody can log in as. So a caller can do what the function does, and nothing else with the tables behind it. Roles
+belong to the whole server: no role of another database may act as that owner.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from thresher.core.errors import InvalidInput
 from thresher.db.names import IDENTIFIER_BYTES, TableName, quoted_name
+from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.statements import statement
 
 
@@ -37,8 +41,12 @@ class Function:
         return f"{quoted_name(self.schema)}.{quoted_name(self.name)}({self.arguments})"
 
 
-def functions_ddl(functions: Sequence[Function], *, owner: str, caller: str) -> str:
-    """Return the statement that makes functions of one schema for a caller, and their owner if it is missing."""
+def functions_ddl(functions: Sequence[Function], *, owner: str | None, caller: str, rights: Sequence[str]) -> str:
+    """Return the statement that makes functions of one schema for a caller, and their owner if it is missing.
+
+    Without a name the owner's is derived from database and schema, where the statement runs. An owner that others could
+    act as is refused. `rights` are what the owner needs on tables: see `to_owner`.
+    """
     schema = functions[0].schema
     made = "\n".join(
         statement(
@@ -46,17 +54,52 @@ def functions_ddl(functions: Sequence[Function], *, owner: str, caller: str) -> 
             function=str(each),
             returns=each.returns,
             language=each.language,
-            owner=quoted_name(owner),
+            give=to_owner(f"ALTER FUNCTION {each} OWNER TO "),
             caller=quoted_name(caller),
             quote=_quote(each.body),
             body=each.body,
         )
         for each in functions
     )
-    signatures = ", ".join(f"pg_catalog.to_regprocedure({literal(str(each))})" for each in functions)
-    names = {"owner": quoted_name(owner), "owner_name": literal(owner)}
-    names |= {"schema": quoted_name(schema), "schema_name": literal(schema)}
-    return block_ddl("functions_create", functions=made, signatures=signatures, **names)
+    names = {"schema_name": literal(schema), "quoted_schema": literal(quoted_name(schema))}
+    return block_ddl(
+        "functions_create",
+        owner=_derived_owner(schema) if owner is None else literal(owner),
+        faults=statement("functions_role_faults", role="functions_owner", schema=literal(schema)),
+        signatures=", ".join(f"pg_catalog.to_regprocedure({literal(str(each))})" for each in functions),
+        functions=made,
+        rights="\n".join(rights),
+        **names,
+    )
+
+
+def to_owner(before: str, after: str = "") -> str:
+    """Return the line for `functions_ddl` that executes a statement with the owner's name between these texts."""
+    return f"  EXECUTE pg_catalog.concat({literal(before)}, quoted_owner, {literal(after)});"
+
+
+def owner_policy(table: TableName, name: str) -> Iterator[str]:
+    """Yield the lines for `functions_ddl` that let the owner of the functions read all rows of a table."""
+    on = f"{quoted_name(_policy_name(name))} ON {table.quoted()}"
+    yield f"  DROP POLICY IF EXISTS {on};"
+    yield to_owner(f"CREATE POLICY {on} FOR SELECT TO ", " USING (true)")
+
+
+def owner_faults(connection: psycopg.Connection[Any], schema: str, functions: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with the roles that own the functions of these names: the printed statements refuse the same.
+
+    In a session of ours: its search_path has nothing that others have planted.
+    """
+    cursor = OwnCursor(connection)
+    owners = cursor.execute(statement("functions_owners"), {"schema": schema, "names": list(functions)}).fetchall()
+    for (owner,) in owners:
+        asked = statement("functions_role_faults", role=literal(owner), schema=literal(schema))
+        (faults,) = cursor.execute(asked).fetchone() or (None,)
+        if faults is not None:
+            yield (
+                f"functions run with the rights of the role {owner}, and others could act as it: let a superuser run "
+                f"{faults}; or drop them, and print them with another --functions-role"
+            )
 
 
 def shared_ddl(created: str, *tables: TableName) -> str:
@@ -94,6 +137,10 @@ def block_ddl(template: str, /, **parts: str) -> str:
 def literal(text: str) -> str:
     """Return a text as an SQL literal."""
     return sql.Literal(text).as_string().strip()
+
+
+def _derived_owner(schema: str) -> str:
+    return statement("functions_role_name", schema=literal(schema), bytes=str(IDENTIFIER_BYTES))
 
 
 def _policy_name(name: str) -> str:

@@ -53,6 +53,11 @@ def dead_functions(outbox: TableName, shape: Shape) -> list[Function]:
     return made
 
 
+def dead_function_names(outbox: TableName) -> list[str]:
+    """Return the names of these functions."""
+    return [_name(outbox, what) for what in _PARAMETERS]
+
+
 def reachable_dead_rows(connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> PostgresDeadRows:
     """Return the dead rows of an outbox, through the functions if this session's role may not read the table."""
     names = {_name(outbox, what): what for what in _PARAMETERS}
