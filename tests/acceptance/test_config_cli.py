@@ -186,7 +186,13 @@ def test_an_unimportable_transform_ends_a_run_with_exit_code_2(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("key", "pipeline"), [("slot: s", "tail"), ("topics: {t: {handler: m:f}}", "capture"), ("settle: stamp", "relay")]
+    ("key", "pipeline"),
+    [
+        ("slot: s", "tail"),
+        ("topics: {t: {handler: m:f}}", "capture"),
+        ("message-topic: m", "queue"),
+        ("settle: stamp", "relay"),
+    ],
 )
 def test_the_keys_of_a_file_decide_its_pipeline(tmp_path: Path, key: str, pipeline: str) -> None:
     path = tmp_path / "some.yaml"
@@ -209,6 +215,22 @@ def test_files_of_tails_and_captures_are_checked_too(tmp_path: Path, monkeypatch
     path.write_text(f"{least}transform: [orders_relai:no_drafts]\n")
     with pytest.raises(ConfigurationInvalid, match=f"{NOT_FOUND}; looked in .*, {tmp_path}"):
         check(path, Pipeline.TAIL)
+
+
+def test_a_queues_file_is_checked_with_its_trackers_keys(tmp_path: Path) -> None:
+    path = tmp_path / "queues.yaml"
+    least = "bootstrap-servers: k:1\nmessage-topic: messages\nmarker-topic: markers\n"
+    path.write_text(least)
+    checked = thresher("config", "check", "-c", str(path))
+    assert (checked.returncode, "queues of messages, markers in markers" in checked.stdout) == (0, True), checked.stderr
+    told = json.loads(thresher("config", "check", "-c", str(path), "--json").stdout)
+    assert (told["pipeline"], told["message_topic"], told["marker_topic"]) == ("queue", "messages", "markers")
+    path.write_text(f"{least}redelivery-tracker: {{shard: 2}}\nttl: soon\n")
+    refused = thresher("config", "check", "-c", str(path))
+    assert refused.returncode == 2
+    for part in ("redelivery-tracker.shard: there is no such key, did you mean 'shards'?", "ttl: "):
+        assert part in refused.stderr
+    assert "data_source" not in refused.stderr
 
 
 def test_a_misconfigured_program_reports_the_same_mistakes_as_the_command(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`thresher config`: checks or prints the configuration of a relay, a tail or a capture, and starts nothing."""
+"""`thresher config`: checks the configuration of a pipeline or of queues, or prints a relay's; it starts nothing."""
 
 import contextlib
 import enum
@@ -29,11 +29,13 @@ File = Annotated[
 
 
 class Pipeline(enum.StrEnum):
-    """The pipeline that a configuration is for."""
+    """What a configuration is for."""
 
     RELAY = "relay"
     TAIL = "tail"
     CAPTURE = "capture"
+    # The clients and the tracker of queues, which share a file.
+    QUEUE = "queue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ def check(
     config: File = None,
     pipeline: Annotated[
         Pipeline | None,
-        typer.Option("--pipeline", help="The pipeline that the file is for; by default, its keys decide."),
+        typer.Option("--pipeline", help="What the file is for; by default, its keys decide."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -159,6 +161,23 @@ def _capture(config: Path | None, remarks: list[str]) -> Checked:
     )
 
 
+def _queue(config: Path | None, remarks: list[str]) -> Checked:
+    from thresher.config.kafka_properties import brokers_of  # noqa: PLC0415
+    from thresher.tracker.configuration import load_tracker_config  # noqa: PLC0415
+
+    # It has every key of a client, too.
+    form = load_tracker_config(config, {}, os.environ, warn=remarks.append).form
+    return Checked(
+        line=f"queues of {form.message_topic}, markers in {form.marker_topic}, tracker's shards {form.shards}, "
+        f"election {form.election}, brokers {', '.join(sorted(brokers_of(form.bootstrap_servers)))}",
+        facts={
+            "message_topic": form.message_topic, "marker_topic": form.marker_topic, "shards": form.shards,
+            "election": form.election.value,
+        },
+        functions=(),
+    )  # fmt: skip
+
+
 def _places(dsn: SecretText, kafka: Mapping[str, Any]) -> str:
     from thresher.config.kafka_properties import brokers_of  # noqa: PLC0415
     from thresher.db.postgres.dsn import shown_databases  # noqa: PLC0415
@@ -166,7 +185,7 @@ def _places(dsn: SecretText, kafka: Mapping[str, Any]) -> str:
     return f", database {shown_databases(dsn)}, brokers {', '.join(sorted(brokers_of(kafka)))}"
 
 
-_READERS = {Pipeline.RELAY: _relay, Pipeline.TAIL: _tail, Pipeline.CAPTURE: _capture}
+_READERS = {Pipeline.RELAY: _relay, Pipeline.TAIL: _tail, Pipeline.CAPTURE: _capture, Pipeline.QUEUE: _queue}
 
 
 def _imported(
@@ -223,11 +242,12 @@ def _unusable(
 
 
 def _pipeline_of(config: Path | None, remarks: list[str]) -> Pipeline:
-    """Return the pipeline that a file is for, by the keys that only one pipeline has. Default: the relay."""
+    """Return what a file is for, by the keys that only one kind of file has. Default: the relay."""
     from thresher.capture.configuration import CaptureForm  # noqa: PLC0415
     from thresher.config.document import read  # noqa: PLC0415
     from thresher.config.setting import keys_of  # noqa: PLC0415
     from thresher.harvest.form import RelayForm  # noqa: PLC0415
+    from thresher.queue.configuration import QueueConfig  # noqa: PLC0415
     from thresher.tail.configuration import TailForm  # noqa: PLC0415
 
     found = {} if config is None else read(config)
@@ -235,6 +255,7 @@ def _pipeline_of(config: Path | None, remarks: list[str]) -> Pipeline:
         Pipeline.RELAY: keys_of(RelayForm),
         Pipeline.TAIL: keys_of(TailForm),
         Pipeline.CAPTURE: keys_of(CaptureForm),
+        Pipeline.QUEUE: keys_of(QueueConfig),
     }
     having = {key: [pipeline for pipeline, known in keys.items() if key in known] for key in found}
     owners = {pipelines[0] for pipelines in having.values() if len(pipelines) == 1}
