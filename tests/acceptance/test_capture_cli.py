@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,40 @@ def test_a_capture_that_cannot_work_says_why(orders: CapturedOrders, file: str) 
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("DROP TABLE orders")
     assert 'CREATE TABLE "public"."orders"' in asked("run", "-c", file, code=4)
+
+
+@pytest.fixture
+def role(orders: CapturedOrders, file: str) -> Iterator[str]:
+    """Yield a role without rights, with which the file connects from now on."""
+    name = f"operator_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(orders.dsn, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'right'".encode())
+        dsn = psycopg.conninfo.make_conninfo(orders.dsn, user=name, password="right")
+        Path(file).write_text(yaml.safe_dump({**orders.keys, "data_source": dsn}))
+        yield name
+        owner.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+
+
+@pytest.mark.parametrize("command", [("dead", "list"), ("schema", "check")])
+def test_a_role_without_rights_is_told_what_its_owner_runs(
+    orders: CapturedOrders, file: str, role: str, command: tuple[str, ...]
+) -> None:
+    with psycopg.connect(orders.dsn) as owner:
+        owner.execute("CREATE SCHEMA cap")
+    keys = yaml.safe_load(Path(file).read_text())
+    Path(file).write_text(yaml.safe_dump({**keys, "schema": "cap"}))
+    told = asked(*command, "-c", file, code=4)
+    assert "'thresher capture schema print -c FILE --role ROLE' prints the grants" in told
+
+
+def test_the_captures_own_role_runs_its_operators_commands(orders: CapturedOrders, file: str, role: str) -> None:
+    orders.publish(("a", 1))
+    with psycopg.connect(orders.dsn) as owner:
+        owner.execute(asked("schema", "print", "-c", file, "--role", role).encode())
+    assert "it was never captured" in asked("adopt", "-c", file)
+    assert asked("step-over", "-c", file, "--yes") == "0 batches were stepped over\n"
+    assert asked("rewind", "-c", file, "--to", "earliest")
+    assert json.loads(asked("dead", "list", "-c", file, "--json"))["records"] == []
 
 
 def status_at(at: str) -> Any:

@@ -517,7 +517,7 @@ def test_every_missing_object_is_reported_with_its_statement(dsn: str, connectio
     connection.execute("SET ROLE capture_reader")
     (rights,) = table_problems(connection, ORDERS)
     assert rights == 'rights are missing: GRANT INSERT, UPDATE, DELETE ON "orders" TO "capture_reader";'
-    with pytest.raises(DatabaseRefused, match="'thresher capture schema check -c FILE' has the grants"), explained():
+    with pytest.raises(DatabaseRefused, match="'thresher capture schema print -c FILE --role ROLE'"), explained():
         connection.execute("DELETE FROM orders")
     connection.rollback()
 

@@ -4,4 +4,8 @@ from functools import partial
 
 from thresher.db.postgres import sessions
 
-explained = partial(sessions.explained, "'thresher capture schema check -c FILE' has the grants that are missing")
+# Not `schema check`: without rights, its role cannot look either.
+explained = partial(
+    sessions.explained,
+    "'thresher capture schema print -c FILE --role ROLE' prints the grants: let the tables' owner run them",
+)
