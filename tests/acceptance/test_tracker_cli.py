@@ -124,12 +124,13 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
     ]
     assert asked(*dead, "show", "0-2", "-c", str(file))["payload"] == "rejected"
     assert asked(*dead, "replay", "0-2", "-c", str(file)) == {"messages": 1}
-    code, heard = answered(b"n\n", *dead, "drop", "--all", "-c", str(file))
-    assert (code, "drop 1 dead letter, whose message was not processed, for good?" in heard) == (1, True), heard
+    for chosen in (["--all"], ["--queue", "orders"]):
+        code, heard = answered(b"n\n", *dead, "drop", *chosen, "-c", str(file))
+        assert (code, "drop 1 dead letter, whose message was not processed, for good?" in heard) == (1, True), heard
     assert len(asked(*dead, "list", "-c", str(file))["letters"]) == 1
     code, heard = answered(b"y\n", *dead, "drop", "--all", "-c", str(file))
     assert (code, "1 dead letter was dropped" in heard) == (0, True), heard
-    assert asked(*dead, "drop", "--queue", "orders", "-c", str(file)) == {"messages": 0}
+    assert asked(*dead, "drop", "--queue", "orders", "--yes", "-c", str(file)) == {"messages": 0}
     assert asked(*dead, "list", "-c", str(file)) == {"letters": [], "more": False}
     assert sorted(record.payload for record in redelivered(topics)) == [b"1", b"rejected"]
     for arguments, why in (

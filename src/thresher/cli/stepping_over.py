@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from thresher.cli.output import counted, emit_json, require_consent, require_terminal, result, sentence
+from thresher.cli.output import counted, emit_json, note, require_consent, require_terminal, result, sentence
 
 T = TypeVar("T")
 
@@ -19,15 +19,17 @@ def step_over_batches(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Step over what `find` returns. `where` names a batch's place, `lost` says what is lost with it."""
-    if not yes:
-        require_terminal(command)
+    """Step over what `find` returns. `where` names a batch's place, `lost` says what is lost with it.
+
+    The batches are shown before the question, also if there is no terminal to ask on. With JSON, they are notes.
+    """
     found = find()
+    show = note if as_json else sentence
     for each in found:
-        if not as_json:
-            batch: Any = plain(each)["batch"]
-            sentence(f"{where(each)}, offsets {batch['first']} to {batch['after'] - 1} cannot be read")
+        batch: Any = plain(each)["batch"]
+        show(f"{where(each)}, offsets {batch['first']} to {batch['after'] - 1} cannot be read")
     if found and not yes:
+        require_terminal(command)
         require_consent(f"step over these batches? {lost}")
     for each in found:
         move(each)

@@ -90,7 +90,8 @@ def init(
 
 def step_over(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE", help="Ids of queues; without any, all that have consumers.")
+        list[str] | None,
+        typer.Argument(metavar="QUEUE", help="Ids of queues; without any, all that have a consumer group."),
     ] = None,
     config: ConfigFile = None,
     stack: StackName = None,

@@ -127,10 +127,10 @@ def drop(
 ) -> None:
     """Remove dead letters for good: their messages were not processed, and never will be.
 
-    With --all, the command asks first. Messages that become dead letters meanwhile are kept.
+    Without ids, the command asks first. Messages that become dead letters meanwhile are kept.
     """
-    if asks := every and not yes:
-        require_terminal("queue dead drop --all")
+    if asks := not ids and (every or queue is not None) and not yes:
+        require_terminal(f"queue dead drop {'--all' if every else '--queue'}")
     from thresher.tracker.dead import drop as change  # noqa: PLC0415
 
     what = ("dead letter was dropped", "dead letters were dropped")
@@ -161,18 +161,20 @@ def _change(
     loaded = load_config(config, flags, problems)
     from thresher.tracker.dead import dead_letters  # noqa: PLC0415
 
-    wanted = set(ids or ())
-    if wanted:
+    wanted = set(ids) if ids else None
+    if wanted is not None:
         there = {str(letter.record.origin_id) for letter in dead_letters(loaded) if only in {None, letter.queue}}
         if missing := sorted(wanted - there):
             raise InvalidInput(f"no dead letters: {', '.join(missing[:10])}; nothing was changed")
-    elif asks and (found := [letter for letter in dead_letters(loaded) if only in {None, letter.queue}]):
-        letters = counted(len(found), "dead letter, whose message was", "dead letters, whose messages were")
-        require_consent(f"drop {letters} not processed, for good?")
+    elif asks:
+        found = [letter for letter in dead_letters(loaded) if only in {None, letter.queue}]
+        if found:
+            letters = counted(len(found), "dead letter, whose message was", "dead letters, whose messages were")
+            require_consent(f"drop {letters} not processed, for good?")
         wanted = {str(letter.record.origin_id) for letter in found}
     count = change(
         loaded,
-        lambda letter: only in {None, letter.queue} and (not wanted or str(letter.record.origin_id) in wanted),
+        lambda letter: only in {None, letter.queue} and (wanted is None or str(letter.record.origin_id) in wanted),
     )
     if as_json:
         emit_json({"messages": count})
