@@ -155,7 +155,7 @@ def test_a_forms_command_has_a_flag_for_every_key() -> None:
 
 def test_the_help_of_flags_is_made_from_the_declaration() -> None:
     assert {flag.name: flag.help for flag in flags_of(LampForm)} == {
-        "address": "Address of the lamp, as HOST/PASSWORD.",
+        "address": "Address of the lamp, as HOST/PASSWORD; THRESHER_AT_FILE names a file that holds it.",
         "colour": "The colour: red, blue or green. (default: red)",
         "blinks": "Blinks at most, 1 to 2000. (default: 1000)",
         "pause_seconds": "Seconds between two blinks. (default: as long as a blink)",

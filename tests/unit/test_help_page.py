@@ -73,6 +73,16 @@ def test_environment_names_are_whole(paths: list[tuple[str, ...]]) -> None:
         assert not re.search(r"env(\s|│)*$", page, re.MULTILINE)
 
 
+def test_a_data_source_names_its_variable_for_a_file(paths: list[tuple[str, ...]]) -> None:
+    taking = [path for path in paths if re.search(r"│ .*--(ds|data-source)\b", help_of(path, WIDTH))]
+    assert [path for path in taking if "THRESHER_DS_FILE " not in help_of(path, WIDE)] == []
+
+
+def test_printed_roles_need_the_tables_or_grants_alone() -> None:
+    page = " ".join(words(help_of(("schema", "print"), WIDE)))
+    assert page.count("Needs --relay or --grants") == 3
+
+
 def test_long_names_stand_above_their_text() -> None:
     entries = [("--short", "a text of several words"), ("--much-longer-than-that", "its text")]
     assert entry_lines(entries, 24, 8) == [

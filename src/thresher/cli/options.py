@@ -27,7 +27,8 @@ DataSource = Annotated[
         "--data-source",
         envvar=_DS_VARIABLES,
         show_envvar=True,
-        help="Postgres connection string or URL; by default that of the running local stack.",
+        help="Postgres connection string or URL; by default that of the running local stack. THRESHER_DS_FILE names a "
+        "file that holds it.",
     ),
 ]
 OutboxTable = Annotated[

@@ -64,7 +64,7 @@ def print_ddl(
         typer.Option(
             "--relay-role",
             metavar="ROLE",
-            help="Grant this role the rights of a relay or tail. Needs --relay and --relay-name.",
+            help="Grant this role the rights of a relay or tail. Needs --relay or --grants, and --relay-name.",
         ),
     ] = None,
     relay_name: Annotated[
@@ -76,13 +76,17 @@ def print_ddl(
     operator_role: Annotated[
         str | None,
         typer.Option(
-            "--operator-role", metavar="ROLE", help="Grant this role the rights of 'thresher dead'. Needs --relay."
+            "--operator-role",
+            metavar="ROLE",
+            help="Grant this role the rights of 'thresher dead'. Needs --relay or --grants.",
         ),
     ] = None,
     dispatcher_role: Annotated[
         str | None,
         typer.Option(
-            "--dispatcher-role", metavar="ROLE", help="Grant this role the rights of a dispatcher. Needs --relay."
+            "--dispatcher-role",
+            metavar="ROLE",
+            help="Grant this role the rights of a dispatcher. Needs --relay or --grants.",
         ),
     ] = None,
     functions_role: Annotated[

@@ -84,8 +84,8 @@ def verify(
             "--data-source",
             envvar=["THRESHER_DS", "THRESHER_DATA_SOURCE"],
             show_envvar=True,
-            help="Postgres connection string or URL, to read pending and dead rows too. Without --ds and --bootstrap, "
-            "the running local stack is used.",
+            help="Postgres connection string or URL, to read pending and dead rows too. THRESHER_DS_FILE names a "
+            "file that holds it. Without --ds and --bootstrap, the running local stack is used.",
         ),
     ] = None,
     stack: StackName = None,

@@ -102,5 +102,7 @@ def _help(setting: Setting) -> str:
         sentence += ", as property=value; may be repeated"
     elif setting.kind is Kind.LIST:
         sentence += "; may be repeated"
+    elif setting.secret is not None:
+        sentence += f"; {variable_of(setting)}_FILE names a file that holds it"
     default = default_text(setting).replace("`", "")
     return f"{sentence}." + (f" (default: {default})" if default else "")
