@@ -130,6 +130,8 @@ def test_exit_codes_are_listed_and_mean_the_same_to_systemd() -> None:
     for kind in errors(problem.PipelineProblem):
         assert kind.retryable == (kind.exit_code not in never_again), kind
     assert float(service["TimeoutStopSec"]) > longest_stop()
+    # Else 'thresher status' does not find the process: the unit may write nowhere else.
+    assert service["Environment"] == f"THRESHER_STATE=/var/lib/{service['StateDirectory']}"
 
 
 def longest_stop() -> float:

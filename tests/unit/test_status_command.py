@@ -185,10 +185,11 @@ def test_a_flag_overrides_the_environment() -> None:
 def test_the_first_line_says_whether_the_process_is_ready(ready: bool, reason: str, first: str) -> None:
     page: dict[str, Any] = {
         "state": "running", "ready": ready, "reason": reason, "captured": 1, "rows_per_s": 0.0, "dead": 0, "lag": 0,
-        "topics": {}, "shards": [], "alarms": {"shard 1": "no slot"}, "waiting_for": None, "servers": {},
+        "topics": {}, "shards": [], "alarms": {"shard 1": "no slot"}, "waiting_for": None,
+        "servers": {"broker": {"up": False, "trouble": "it is gone"}},
     }  # fmt: skip
     with Shown("shop", **page).server as server:
         told = CliRunner().invoke(app, ["status", "--at", f"127.0.0.1:{server.port}"])
     assert told.exit_code == 0, told.output
     assert told.stdout.splitlines()[0] == first
-    assert "alarm: shard 1: no slot" in told.output
+    assert "alarm: shard 1: no slot\nalarm: its broker does not answer: it is gone\n" in told.stdout

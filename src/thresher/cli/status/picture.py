@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from thresher.cli.output import note, sentence, table
+from thresher.cli.output import sentence, table
 from thresher.core.topic_name import is_topic
 
 
@@ -59,9 +59,9 @@ def _show_relay(picture: dict[str, Any]) -> None:
     )
     _show_errors(picture)
     for what, why in picture["alarms"].items():
-        note(f"alarm: rows of topic {what} wait: {why}" if is_topic(what) else f"alarm: {what}: {why}")
+        sentence(f"alarm: rows of topic {what} wait: {why}" if is_topic(what) else f"alarm: {what}: {why}")
     if picture["database_trouble"]:
-        note(f"alarm: {picture['database_trouble']}")
+        sentence(f"alarm: {picture['database_trouble']}")
     _show_trouble(picture, aside={"database"})
 
 
@@ -169,13 +169,13 @@ def _show_errors(picture: dict[str, Any]) -> None:
 
 def _show_alarms(picture: dict[str, Any]) -> None:
     for what, why in picture["alarms"].items():
-        note(f"alarm: {what}: {why}")
+        sentence(f"alarm: {what}: {why}")
 
 
 def _show_trouble(picture: dict[str, Any], aside: Collection[str] = ()) -> None:
     """Show what the process waits for, and which servers do not answer, except those in `aside`."""
     if picture["waiting_for"]:
-        note(f"the process waits to take over: {picture['waiting_for']}")
+        sentence(f"the process waits to take over: {picture['waiting_for']}")
     for server, state in picture["servers"].items():
         if server not in aside and not state["up"]:
-            note(f"alarm: its {server} does not answer: {state['trouble']}")
+            sentence(f"alarm: its {server} does not answer: {state['trouble']}")
