@@ -26,8 +26,8 @@ SEED = 6
 CLIENT_BYTES = 1_000_000 - 36
 NARROW_BYTES = 20_000
 NARROW_VALUE_BYTES = NARROW_BYTES - 61 - 13
-# A row that comes during the recovery after a refusal waits for it.
-RECOVERED_SECONDS = 3.0
+# A row that comes during the recovery after a refusal waits for it, longer on a busy machine.
+RECOVERED_SECONDS = 8.0
 
 
 @dataclass
@@ -216,7 +216,7 @@ def test_a_refused_row_makes_no_other_of_its_batch_dead(at: Place) -> None:
 
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_rows_that_must_wait_by_the_thousand_stop_no_others(at: Place, delivery: Delivery) -> None:
-    limits = {"grace_seconds": 15.0}
+    limits = {"grace_seconds": 20.0}
     with at.relaying(shards=1, delivery=delivery, limits=limits) as relaying:
         at.stash(Message(topic=at.topic, key="first", value="x"))
         assert len(at.read(1)) == 1
@@ -229,7 +229,8 @@ def test_rows_that_must_wait_by_the_thousand_stop_no_others(at: Place, delivery:
         )
         at.stash(*(Message(topic=at.topic, key=f"good{number}", value="x") for number in range(10)))
         assert len(at.read(11)) == 11
-        assert at.pending() == 1_500, "they arrive while the others wait"
+        # They arrive while the others wait, and are removed a little later.
+        relaying.until(lambda: at.pending() == 1_500)
         relaying.until(lambda: any("more topics" in each for each in relaying.relay.alarms))
         assert len(relaying.relay.alarms) <= 51
         relaying.until(lambda: at.pending() == 0)
