@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.relay.dispatched import AWAY, MANY, NAME, Place
 from tests.relay.relaying import tried_again
 from thresher.cli.schema import print_ddl
 from thresher.db import TableName, statement
-from thresher.db.postgres.store import PostgresStore
+from thresher.db.postgres.store import PostgresSession, PostgresStore
 from thresher.db.postgres.topic_locks import create_locks
 from thresher.db.problem import DatabaseLost
 from thresher.devstack.stack import Stack
@@ -179,6 +179,29 @@ def test_no_process_joins_before_dispatchers_have_ended(place: Place) -> None:
             assert not member.done()
         assert founder.result(60).term == member.result(60).term
     own.close()
+
+
+def test_a_group_that_opens_between_two_looks_is_joined(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(place.dsn) as connection:
+        create_locks(connection, NAME, Shape.THRESHER)
+    sweeping = settings_of(place, delivery=Delivery.AT_LEAST_ONCE, settle=Settling.STAMP, dispatch=Dispatch.IMMEDIATE)
+    tried_again(lambda: take_over_module.take_over(sweeping))
+    locking = settings_of(place, coordination=Coordination.TOPIC_LOCK)
+    looked = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        with closing(table(place)) as own, own.locked(versions(place.stash()), within_seconds=60):
+            founder = threads.submit(lambda: tried_again(lambda: join(locking)))
+            eventually(lambda: place.sql("SELECT mode FROM thresher_relay") == [("topic-lock",)], 60)
+
+            def after_the_founding(*_: object, **__: object) -> int:
+                looked.set()
+                founder.result(60)
+                return 0
+
+            monkeypatch.setattr(PostgresSession, "other_sessions", after_the_founding)
+            member = threads.submit(lambda: tried_again(lambda: join(locking)))
+            assert looked.wait(60)
+        assert founder.result(60).term == member.result(60).term
 
 
 @pytest.mark.parametrize("shape", Shape)

@@ -98,7 +98,11 @@ def _may_found(session: LockingSession, settings: Settings, row: ControlRow) -> 
     if row.settled_on is not None:
         return True
     founder = visitor(settings.name, row.term)
-    return session.other_sessions(starting=founder, but=_NONE, within_seconds=_FOUNDING_SECONDS) == 0
+    if session.other_sessions(starting=founder, but=_NONE, within_seconds=_FOUNDING_SECONDS):
+        return False
+    # The founder's session may be over because it has opened the group since the row was read.
+    again = session.control.read(settings.name)
+    return again is not None and (again.term, again.settled_on) == (row.term, None)
 
 
 def _require_index(session: LockingSession, settings: Settings) -> None:
