@@ -458,6 +458,19 @@ def test_a_capture_whose_every_topic_fails_ends(orders: CapturedOrders) -> None:
         failing.fail(RecordsKeepFailing("b", "why: b"), 2.0)
 
 
+def test_a_reason_that_quotes_a_large_value_fits_into_an_event() -> None:
+    names = [f"{number}".rjust(249, "t") for number in range(100)]
+    failing = failing_topics.FailingTopics([*names, "good"])
+    for name in names:
+        failing.fail(RecordsKeepFailing(name, f"{name}: {'é' * 1_000_000}"), 0.0)
+    with ExitStack() as resources:
+        told: list[Mapping[str, Any]] = []
+        shard = only_shard(resources, on_event=lambda _, fields: told.append(fields))
+        shard.event("failing", topics=failing.reasons())
+    assert told[0]["topics"].keys() == set(names[:20])
+    assert all(failing.waits(name) for name in names)
+
+
 def test_a_rewind_without_offsets_is_refused(orders: CapturedOrders) -> None:
     with pytest.raises(CaptureRefused, match="was never captured by shop"):
         rewind(orders.settings)

@@ -5,11 +5,14 @@ A producer's records, or one wrong mapping, must not stop the other topics. The 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from thresher.capture.problem import RecordsKeepFailing
 
 # How long a topic waits before it is tried again: somebody may have corrected its table.
 RETRY_SECONDS = 60.0
+# How much is told: it has to fit into an event, and a reason may quote a producer's whole value.
+_TOLD_TOPICS, _TOLD_CHARACTERS = 20, 400
 
 
 @dataclass(slots=True)
@@ -30,7 +33,7 @@ class FailingTopics:
         """Let the error's topic wait. Raises the error if every topic fails."""
         if len(self._failing.keys() | {error.topic}) == len(self._topics):
             raise error
-        self._failing[error.topic] = _Failing(error.what, now + RETRY_SECONDS)
+        self._failing[error.topic] = _Failing(error.what[:_TOLD_CHARACTERS], now + RETRY_SECONDS)
 
     def applied(self, topics: Collection[str]) -> None:
         """Note that records of these topics were applied."""
@@ -50,8 +53,8 @@ class FailingTopics:
         return due
 
     def reasons(self) -> Mapping[str, str]:
-        """Return the failing topics with the reasons, also those that are tried."""
-        return {topic: each.why for topic, each in self._failing.items()}
+        """Return failing topics with the reasons, also those that are tried: the first of them, if they are many."""
+        return {topic: each.why for topic, each in islice(self._failing.items(), _TOLD_TOPICS)}
 
 
 def why_fails(what: str) -> str:
