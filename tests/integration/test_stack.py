@@ -25,11 +25,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.processes import eventually, open_directory
+from tests.processes import command_line, descendants, eventually, open_directory
 from thresher.core.directories import cache_home
 from thresher.core.throwaway import sweep
 from thresher.devstack import ports
-from thresher.devstack.broker import CLIENTS, MAIN, KafkaOptions, Listener, new_cluster_id
+from thresher.devstack.broker import CLIENTS, MAIN, Kafka, KafkaOptions, Listener, new_cluster_id
 from thresher.devstack.postgres import PostgresOptions
 from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
 from thresher.devstack.server import Server, run_tool
@@ -363,6 +363,20 @@ def test_foreign_files_in_the_temporary_directory_do_no_harm(monkeypatch: pytest
 def test_nobody_else_reads_the_brokers_passwords(stack: Stack) -> None:
     assert stat.S_IMODE((stack.directory / "kafka-1").stat().st_mode) == 0o700
     assert stat.S_IMODE((stack.directory / "postgres" / "log").stat().st_mode) == 0o600
+
+
+def test_no_command_line_that_formats_a_broker_holds_a_password(tmp_path: Path) -> None:
+    password, seen = f'a "{uuid.uuid4()}"\n', set[bytes]()
+    unformatted = Kafka(tmp_path / "kafka", KafkaOptions(scram={"alice": password}), sweep=True)
+    with ThreadPoolExecutor(1) as other:
+        prepared = other.submit(unformatted.prepare)
+        while not prepared.done():
+            seen |= {command_line(pid) for pid in descendants(os.getpid())}
+            time.sleep(0.02)
+        prepared.result()
+    assert [line for line in seen if b"StorageTool" in line and b"--config" in line], "looked at too late"
+    assert not [line for line in seen if password[3:30].encode() in line]
+    assert password[3:30] not in " ".join(path.read_text() for path in (tmp_path / "kafka" / "kafka-1").glob("a*"))
 
 
 def test_a_cluster_id_never_looks_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:

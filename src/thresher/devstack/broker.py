@@ -154,13 +154,20 @@ class Kafka:
                     raise StackProblem(f"Kafka could not format its storage:\n{output}")
 
     def _format(self, node: int) -> tuple[int, str]:
-        accounts = [
-            f"SCRAM-SHA-512=[name={json.dumps(name)},password={json.dumps(password)}]"
+        """Format a node's storage. The accounts' passwords are in a file until then: others can read a command line."""
+        directory = self.nodes[node].directory
+        accounts = directory / "accounts"
+        lines = [
+            f"--add-scram\nSCRAM-SHA-512=[name={json.dumps(name)},password={json.dumps(password)}]\n"
             for name, password in self.options.scram.items()
         ]
-        added = [part for account in accounts for part in ("--add-scram", account)]
+        write_whole(accounts, "".join(lines))
+        added = [f"@{accounts}"] if lines else []
         arguments = ("format", "--ignore-formatted", "--cluster-id", self._cluster_id, *added, "--config")
-        return run_tool(self._command(node, "kafka.tools.StorageTool", *arguments), self.nodes[node].directory)
+        try:
+            return run_tool(self._command(node, "kafka.tools.StorageTool", *arguments), directory)
+        finally:
+            accounts.unlink()
 
     def start(self) -> None:
         """Start all nodes, and return once each knows all others. If another stack took a port, draw other ports."""
