@@ -4,10 +4,12 @@
    release that is missing there, or has a vulnerability that nobody accepted with a reason, fails the audit. A release
    of which the index said nothing is counted as unknown, never as harmless.
 2. The licences of the packages that a relay's users install are on the list below.
-3. Each pinned package has a hash. No file of the repository holds a secret, names a registry, or tells to install
+3. The jars of the installed PySpark and of the brokers are those of `requirements/jars.lock`: version, digest, licence.
+   No index of vulnerabilities is asked for jars: a person compares their versions with advisories.
+4. Each pinned package has a hash. No file of the repository holds a secret, names a registry, or tells to install
    Thresher by its name.
 
-Jars have no such index: their exact versions and digests are in lock files, which a person compares with advisories.
+An audit without problems does not say that nothing is vulnerable: its last lines say of how much nothing is known.
 """
 
 import argparse
@@ -23,6 +25,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from maintenance import jar_list
+from thresher.devstack.jars import VERSIONS
 
 ROOT = Path(__file__).parents[1]
 KNOWN = ROOT / "requirements" / "vulnerabilities.json"
@@ -101,6 +106,26 @@ def in_tree() -> Iterator[str]:
             yield f"{name}: it names a registry"
 
 
+def jars() -> tuple[list[str], int]:
+    """Return the problems of the jars, and how many are listed."""
+    listed = jar_list.read_list(jar_list.LIST.read_text(encoding="utf-8"))
+    product, paths = jar_list.spark_jars()
+    present = {product: jar_list.digests(paths)}
+    present |= {f"kafka {version}": jar_list.locked(version) for version in VERSIONS}
+    return list(jar_list.problems_of(listed, present)), sum(map(len, listed.values()))
+
+
+def checked(unknown: int, releases: int, jars_listed: int) -> str:
+    """Return what the audit says of vulnerabilities: what nothing is known of is never clean."""
+    if unknown == releases:
+        known = f"NOT CHECKED: the index said nothing of any of {releases} releases"
+    elif unknown:
+        known = f"checked for {releases - unknown} of {releases} releases, UNKNOWN for {unknown}"
+    else:
+        known = f"checked for {releases} releases"
+    return f"vulnerabilities: {known}; NOT CHECKED for {jars_listed} jars (requirements/jars.lock names them)"
+
+
 def index() -> str:
     """Return the address of the package index that this machine is configured for."""
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
@@ -145,17 +170,20 @@ def main() -> int:
     if parser.parse_args().refresh:
         refresh()
     files = sorted((ROOT / "requirements").glob("*.txt"))
+    of_jars, jars_listed = jars()
     releases = {name: version for file in files for name, version in pinned(file).items()}
     found, unknown = vulnerable(releases, json.loads(KNOWN.read_text(encoding="utf-8")))
     problems = [
         *found,
         *(each for file in files for each in unhashed(file)),
         *licences(iter(sorted(pinned(ROOT / "requirements" / "relay.txt")))),
+        *of_jars,
         *in_tree(),
     ]
     for problem in problems:
         print(problem, file=sys.stderr)
-    print(f"audit: {len(problems)} problems; vulnerabilities of {len(unknown)} of {len(releases)} releases are unknown")
+    print(f"audit: {len(problems)} problems with licences, digests, secrets and known vulnerabilities")
+    print(checked(len(unknown), len(releases), jars_listed))
     return 1 if problems else 0
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from maintenance.audit import BY_NAME, ROOT, SECRETS, licences, pinned, unhashed, vulnerable
+from maintenance.audit import BY_NAME, ROOT, SECRETS, checked, jars, licences, pinned, unhashed, vulnerable
+from maintenance.jar_list import NAMED_BY_NONE, Listed, problems_of, read_list
 
 RELEASES = {"good": "1.0", "bad": "2.0", "silent": "3.0"}
 SAID = {"good==1.0": [], "bad==2.0": ["PYSEC-1"], "silent==3.0": None}
@@ -14,9 +15,10 @@ SAID = {"good==1.0": [], "bad==2.0": ["PYSEC-1"], "silent==3.0": None}
 
 def test_the_repository_passes_its_audit() -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "maintenance/audit.py"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "maintenance.audit"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+    assert "NOT CHECKED for" in done.stdout
 
 
 def test_known_vulnerabilities_fail_unless_accepted_with_a_reason() -> None:
@@ -63,3 +65,42 @@ def test_an_image_has_the_pinned_versions_of_the_tests_and_nothing_by_name() -> 
         word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
     ]
     assert [word for word in copied if not (ROOT / word).exists()] == []
+
+
+def test_what_is_not_known_is_never_called_clean() -> None:
+    assert checked(62, 62, 379).startswith(
+        "vulnerabilities: NOT CHECKED: the index said nothing of any of 62 releases;"
+    )
+    assert checked(1, 62, 379).startswith("vulnerabilities: checked for 61 of 62 releases, UNKNOWN for 1;")
+    for unknown in (0, 1, 62):
+        assert checked(unknown, 62, 379).endswith("NOT CHECKED for 379 jars (requirements/jars.lock names them)")
+
+
+def test_a_jar_that_changed_or_is_not_listed_is_named() -> None:
+    listed = read_list("# jars\n[pyspark 1]\nab  a-1.jar  MIT\ncd  b-1.jar  BSD, by hand\n[kafka 2]\n")
+    assert listed == {
+        "pyspark 1": {
+            "a-1.jar": Listed(sha256="ab", licence="MIT"),
+            "b-1.jar": Listed(sha256="cd", licence="BSD, by hand"),
+        },
+        "kafka 2": {},
+    }
+    good = {"pyspark 1": {"a-1.jar": "ab", "b-1.jar": "cd"}, "kafka 2": {}}
+    assert list(problems_of(listed, good)) == []
+    for present, named in (
+        ({"a-1.jar": "ff", "b-1.jar": "cd"}, "a-1.jar"),
+        ({"a-1.jar": "ab"}, "b-1.jar"),
+        ({"a-1.jar": "ab", "b-1.jar": "cd", "c-1.jar": "ef"}, "c-1.jar"),
+    ):
+        (problem,) = problems_of(listed, {**good, "pyspark 1": present})
+        assert f" {named} is not the jar" in problem
+    assert len(list(problems_of(listed, {"pyspark 2": good["pyspark 1"], "kafka 2": {}}))) == 2
+    unnamed = {"pyspark 1": {"a-1.jar": Listed(sha256="ab", licence=NAMED_BY_NONE)}}
+    (problem,) = problems_of(unnamed, {"pyspark 1": {"a-1.jar": "ab"}})
+    assert "names no licence" in problem
+
+
+def test_each_jar_of_spark_and_of_the_brokers_is_listed() -> None:
+    problems, count = jars()
+    assert problems == []
+    assert count > 300
