@@ -20,7 +20,7 @@ from thresher.devstack import jars
 LIST = Path(__file__).parents[1] / "requirements" / "jars.lock"
 NAMED_BY_NONE = "unknown"
 _BY_HAND = "by hand"
-# The licences that we know, by what jars call them. The first that fits: a choice of several names the freer ones first.
+# The licences that we know, by what jars call them. The first that fits is taken: of several, one may be chosen.
 _NAMES = {
     "Apache-2.0": r"Apache|\bASF?L\b|\bAL 2",
     "MIT": r"\bMIT\b|\bBouncy Castle\b",

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import threading
 import uuid
@@ -14,8 +15,10 @@ import psycopg
 import pytest
 
 from tests.attacks import REFUSED, anywhere, try_all
+from tests.tail.logged import close_server_functions
 from thresher.cli import dead
 from thresher.cli.schema import print_ddl
+from thresher.cli.tail import slot
 from thresher.db import TableName
 from thresher.db.postgres.store import PostgresStore
 from thresher.db.problem import DatabaseRefused
@@ -61,6 +64,7 @@ class Scene:
         self.mark = uuid.uuid4().hex[:8]
         self.functions = f"functions_{self.mark}"
         self.made: list[str] = [self.functions]
+        self.tables = list(_TABLES)
         self.printed: Callable[[], str] = lambda: capsys.readouterr().out
         for name in ("orders", "bills"):
             print_ddl(name, relay=True, topic_lock=True)
@@ -89,8 +93,9 @@ class Scene:
         assert self.contents() == before
 
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
-        found = {table: self.sql(f"SELECT t.*, xmin FROM {table} t ORDER BY 1, 2") for table in _TABLES}
+        found = {table: self.sql(f"SELECT t.*, xmin FROM {table} t ORDER BY 1, 2") for table in self.tables}
         found["policies"] = self.sql("SELECT * FROM pg_policies ORDER BY 1, 2, 3")
+        found["publications"] = self.sql("SELECT *, xmin FROM pg_publication")
         found["objects"] = self.sql("SELECT relname, relrowsecurity, relowner, relacl::text FROM pg_class ORDER BY oid")
         found["sequences"] = self.sql("SELECT * FROM pg_sequences ORDER BY 1, 2")
         return found
@@ -105,30 +110,16 @@ def scene(dsn: str, capsys: pytest.CaptureFixture[str]) -> Iterator[Scene]:
             made.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> None:
-    relay = scene.role("relay", relay_name="orders", topic_lock=True)
-    scene.role("operator")
+def attacks_on_others(scene: Scene) -> list[str]:
+    """Return what no relay and no tail of `orders` may do to the other relay, and to the tables that they share."""
     theirs = '\'"public"."bills"\''
     own = '\'"public"."orders"\''
-    scene.attack(
-        relay,
-        # A relay may lock, truncate nothing, and write to what is its outbox's alone.
-        *anywhere(*_TABLES, but=lambda each: each.startswith("LOCK") and " orders" in each),
+    return [
         *(f"{what} FROM {table}" for table in _OTHERS for what in ("SELECT *", "DELETE")),
         "UPDATE bills SET leader_id = NULL",
         "UPDATE bills_dead SET blocking = false",
         "UPDATE bills_lock SET token = 0",
         "INSERT INTO bills_dead SELECT * FROM orders_dead",
-        "INSERT INTO bills_archive SELECT * FROM orders_archive",
-        # Its own messages: read, removed and marked, never written or changed.
-        "INSERT INTO orders (kafka_topic) VALUES ('t')",
-        *(f"UPDATE orders SET {column} = {column}" for column in ("id", "create_time", "kafka_topic", "kafka_value")),
-        "DELETE FROM orders_dead",
-        # It writes dead rows, and cannot make one stand for another row, or keep operators from the table.
-        *(f"UPDATE orders_dead SET {column} = {column}" for column in ("id", "create_time")),
-        "LOCK TABLE orders_dead IN SHARE MODE",
-        "UPDATE orders_archive SET kafka_value = ''",
-        "DELETE FROM orders_archive",
         # Control rows, the secret of its own among them.
         "SELECT secret FROM thresher_relay WHERE name <> 'orders'",
         "UPDATE thresher_relay SET term = gen_random_uuid() WHERE name <> 'orders'",
@@ -137,13 +128,19 @@ def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> No
         f"UPDATE thresher_relay SET outbox = {theirs}",
         "UPDATE thresher_relay SET name = 'mine'",
         "DELETE FROM thresher_relay",
-        "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
-        f"VALUES ('orders', {theirs}, gen_random_uuid(), 's', gen_random_uuid(), 'm', 1)",
-        "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
-        f"VALUES ('third', {own}, gen_random_uuid(), 's', gen_random_uuid(), 'm', 1)",
-        "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
-        f"VALUES ('bills', {own}, gen_random_uuid(), 's', gen_random_uuid(), 'm', 1) "
-        "ON CONFLICT (name) DO UPDATE SET term = excluded.term",
+        (
+            "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
+            f"VALUES ('orders', {theirs}, gen_random_uuid(), 's', gen_random_uuid(), 'm', 1)"
+        ),
+        (
+            "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
+            f"VALUES ('third', {own}, gen_random_uuid(), 's', gen_random_uuid(), 'm', 1)"
+        ),
+        (
+            "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
+            f"VALUES ('bills', {own}, gen_random_uuid(), 's', gen_random_uuid(), 'm', 1) "
+            "ON CONFLICT (name) DO UPDATE SET term = excluded.term"
+        ),
         # Leases.
         "SELECT * FROM thresher_lease WHERE name <> 'orders'",
         "SELECT * FROM thresher_lease WHERE name <> 'orders' FOR UPDATE",
@@ -151,8 +148,10 @@ def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> No
         "UPDATE thresher_lease SET name = 'third'",
         "DELETE FROM thresher_lease",
         "INSERT INTO thresher_lease VALUES ('third', gen_random_uuid(), 1, 'infinity', '1s')",
-        "INSERT INTO thresher_lease VALUES ('bills', gen_random_uuid(), 1, 'infinity', '1s') "
-        "ON CONFLICT (name) DO UPDATE SET until = 'infinity'",
+        (
+            "INSERT INTO thresher_lease VALUES ('bills', gen_random_uuid(), 1, 'infinity', '1s') "
+            "ON CONFLICT (name) DO UPDATE SET until = 'infinity'"
+        ),
         # Locks.
         "SELECT * FROM thresher_lock WHERE name LIKE '%bills%' FOR UPDATE",
         "UPDATE thresher_lock SET pid = 1 WHERE name LIKE '%bills%'",
@@ -165,24 +164,114 @@ def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> No
         "UPDATE thresher_wait SET name = 'third'",
         "DELETE FROM thresher_wait",
         "INSERT INTO thresher_wait VALUES ('third', 0, '{}', '{}', '{}', '{}', '{}', now())",
-        "INSERT INTO thresher_wait VALUES ('bills', 0, '{t}', '{99}', '{}', '{}', '{}', now()) "
-        "ON CONFLICT (name, shard) DO UPDATE SET topic_seconds = excluded.topic_seconds",
+        (
+            "INSERT INTO thresher_wait VALUES ('bills', 0, '{t}', '{99}', '{}', '{}', '{}', now()) "
+            "ON CONFLICT (name, shard) DO UPDATE SET topic_seconds = excluded.topic_seconds"
+        ),
         # Manifests: read, because outboxes may share a directory, and not changed or locked.
         f"UPDATE thresher_archive_batches SET attempt = attempt + 1 WHERE outbox = {theirs}",
         f"SELECT 1 FROM thresher_archive_batches WHERE outbox = {theirs} FOR UPDATE",
         f"UPDATE thresher_archive_batches SET outbox = {theirs}",
         "DELETE FROM thresher_archive_batches",
-        "INSERT INTO thresher_archive_batches (outbox, directory, directory_id, stem, ids, create_times, versions) "
-        f"VALUES ({theirs}, '/a', gen_random_uuid(), 's', '{{}}', '{{}}', '{{}}')",
+        (
+            "INSERT INTO thresher_archive_batches (outbox, directory, directory_id, stem, ids, create_times, versions) "
+            f"VALUES ({theirs}, '/a', gen_random_uuid(), 's', '{{}}', '{{}}', '{{}}')"
+        ),
         f"SET ROLE {scene.functions}",
-    )
-    with psycopg.connect(relay, autocommit=True) as connection:
+    ]
+
+
+def sees_its_own_rows_alone(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
         for table in ("thresher_relay", "thresher_lease", "thresher_wait"):
             assert connection.execute(f"SELECT name FROM {table}".encode()).fetchall() == [("orders",)]
         # Who switches policies off sees an error, not fewer rows.
         connection.execute("SET row_security = off")
         with pytest.raises(REFUSED, match="row-level security"):
             connection.execute("SELECT name FROM thresher_relay")
+
+
+def test_a_relays_role_touches_no_other_relay_and_no_message(scene: Scene) -> None:
+    relay = scene.role("relay", relay_name="orders", topic_lock=True)
+    scene.role("operator")
+    scene.attack(
+        relay,
+        # A relay may lock, truncate nothing, and write to what is its outbox's alone.
+        *anywhere(*_TABLES, but=lambda each: each.startswith("LOCK") and " orders" in each),
+        *attacks_on_others(scene),
+        "INSERT INTO bills_archive SELECT * FROM orders_archive",
+        # Its own messages: read, removed and marked, never written or changed.
+        "INSERT INTO orders (kafka_topic) VALUES ('t')",
+        *(f"UPDATE orders SET {column} = {column}" for column in ("id", "create_time", "kafka_topic", "kafka_value")),
+        "DELETE FROM orders_dead",
+        # It writes dead rows, and cannot make one stand for another row, or keep operators from the table.
+        *(f"UPDATE orders_dead SET {column} = {column}" for column in ("id", "create_time")),
+        "LOCK TABLE orders_dead IN SHARE MODE",
+        "UPDATE orders_archive SET kafka_value = ''",
+        "DELETE FROM orders_archive",
+    )
+    sees_its_own_rows_alone(relay)
+
+
+def test_a_tails_role_of_an_outbox_in_the_wal_writes_no_message(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tail = scene.role("relay", relay_name="orders")
+    scene.role("operator")
+    # As the page of rights says: the outbox and its archive stay empty, and are dropped.
+    scene.sql("DROP TABLE orders, orders_archive")
+    scene.tables = [table for table in _TABLES if table not in {"orders", "orders_archive"}]
+    role, granted = psycopg.conninfo.conninfo_to_dict(tail)["user"], []
+    for name in ("orders", "bills"):
+        slot.key(ds=scene.dsn, outbox=name, schema="public")
+        scene.tables.append(f"{name}_keys")
+        printed = capsys.readouterr().err
+        granted += re.findall("the tail's role needs: (GRANT .*) TO …", printed) if name == "orders" else []
+        with psycopg.connect(scene.dsn, autocommit=True) as owner:
+            close_server_functions(owner, TableName(table=name, schema="public"))
+    assert len(granted) == 1
+    scene.sql(f"{granted[0]} TO {role}; ALTER ROLE {role} REPLICATION; CREATE PUBLICATION orders_{scene.mark}")
+    sealed = "SELECT inner_pad || outer_pad FROM orders_keys LIMIT 1"
+    scene.attack(
+        tail,
+        *anywhere(*scene.tables),
+        *attacks_on_others(scene),
+        "DELETE FROM orders_dead",
+        *(f"UPDATE orders_dead SET {column} = {column}" for column in ("id", "create_time")),
+        # It has the keys with which messages are sealed, and no way to write a message.
+        *(f"SELECT {name}_emit('x')" for name in ("orders", "bills")),
+        *(
+            f"SELECT pg_logical_emit_message({first}, 'thresher:{name}', {content}{last})"
+            for name in ("orders", "bills")
+            for first in ("true", "false")
+            for content in (f"({sealed})", "'x'::text")
+            for last in ("", ", true")
+        ),
+        *(
+            statement.format(name=name)
+            for name in ("orders", "bills")
+            for statement in (
+                "INSERT INTO {name}_keys (inner_pad, outer_pad) VALUES ('', '')",
+                "UPDATE {name}_keys SET inner_pad = ''",
+                "DELETE FROM {name}_keys",
+                "SELECT * FROM {name}_keys FOR UPDATE",
+                "ALTER FUNCTION {name}_emit(bytea) SECURITY INVOKER",
+                "ALTER FUNCTION {name}_emit(bytea) OWNER TO CURRENT_USER",
+                "CREATE OR REPLACE FUNCTION {name}_emit(content bytea) RETURNS pg_lsn LANGUAGE sql AS 'SELECT NULL'",
+                "DROP FUNCTION {name}_emit(bytea)",
+            )
+        ),
+        "SELECT * FROM bills_keys",
+        # Without the publication, the tail would stand; with another table in it, it would publish other rows.
+        f"ALTER PUBLICATION orders_{scene.mark} ADD TABLE bills",
+        f"DROP PUBLICATION orders_{scene.mark}",
+        f"CREATE PUBLICATION more_{scene.mark}",
+        f"ALTER ROLE {role} SUPERUSER",
+        f"CREATE ROLE more_{scene.mark}",
+    )
+    sees_its_own_rows_alone(tail)
+    with psycopg.connect(tail) as connection:
+        assert connection.execute("SELECT count(*) FROM orders_keys").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("shape", Shape)
