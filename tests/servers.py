@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
 from tests.faults.proxied import PROXIED
 from tests.processes import eventually
 from thresher.devstack import ports
@@ -37,3 +39,14 @@ def create_topic(admin: Admin, topic: str, partitions: int = 1, config: Mapping[
     """Create a topic, and wait until the broker knows it and leads its partitions: the controller knows it earlier."""
     admin.create_topic(topic, partitions=partitions, config=config)
     eventually(lambda: (facts := admin.topic(topic)) is not None and not facts.leaderless, 60)
+
+
+def configure(admin: Admin, topic: str, **settings: str) -> None:
+    """Change settings of a topic, and wait until the broker applies them."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    for future in admin.client.incremental_alter_configs([resource]).values():
+        future.result(30)
+    eventually(lambda: settings.items() <= admin.topic_config(topic).items(), 60)

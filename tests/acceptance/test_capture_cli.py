@@ -18,6 +18,7 @@ from tests.capture.captured import PATIENCE_SECONDS, CapturedOrders
 from tests.in_process import thresher as in_process
 from tests.named_stack import named_stack
 from tests.processes import environment, eventually
+from tests.servers import configure
 from thresher.cli.capture import milliseconds_of
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
@@ -95,6 +96,29 @@ def _operate(orders: CapturedOrders, file: tuple[str, ...]) -> None:
     assert asked("step-over", "-c", *file, "--yes") == "0 batches were stepped over\n"
     assert json.loads(asked("step-over", "-c", *file, "--yes", "--json")) == {"batches": []}
     assert asked("adopt", "-c", *file) == "every stored offset is in its log: nothing was changed\n"
+
+
+def test_a_check_advises_on_topics_of_others(orders: CapturedOrders, file: str) -> None:
+    limits = {"max.message.bytes": "5000000", "retention.ms": "3600000", "unclean.leader.election.enable": "true"}
+    found = json.loads(asked("schema", "check", "-c", file, "--json"))
+    assert [each["setting"] for each in found["advice"]] == ["compression.type"]
+    configure(orders.admin, orders.topic, **limits)
+    found = json.loads(asked("schema", "check", "-c", file, "--json"))
+    assert found["usable"]
+    assert [each["mend"] for each in found["advice"]] == [
+        "max.message.bytes=1048588",
+        "",
+        "unclean.leader.election.enable=false",
+        "retention.ms=259200000",
+    ]
+    told = in_process(["capture", "schema", "check", "-c", file])
+    assert b"advice: " in told.stderr
+    assert b"5.0 GB in each reader" in told.stderr
+    path = Path(file)
+    path.write_text(path.read_text().replace(orders.eyes["bootstrap.servers"], f"127.0.0.1:{ports.free_port()}"))
+    unreached = json.loads(asked("schema", "check", "-c", file, "--json"))
+    assert (unreached["usable"], unreached["advice"]) == (True, None)
+    assert "the topics were not looked at" in unreached["unknown"]
 
 
 def test_the_tables_are_printed_created_and_checked(orders: CapturedOrders, file: str) -> None:

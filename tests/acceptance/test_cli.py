@@ -13,7 +13,10 @@ import pytest
 
 from tests.in_process import thresher_text
 from tests.processes import environment, eventually
+from tests.servers import create_topic
 from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
 from thresher.outbox import create_schema
 
 NAMED_BY_THE_ENVIRONMENT = ("THRESHER_DS",)
@@ -79,6 +82,29 @@ def test_schema_create_check_and_create_again(dsn: str) -> None:
     assert "is there already" in thresher("schema", "create", "--ds", dsn).stdout
     answer = thresher("schema", "check", "--ds", dsn)
     assert (answer.returncode, answer.stdout.strip()) == (0, '"outbox" can serve as an outbox')
+
+
+def test_a_check_by_a_relays_file_advises_on_its_progress_topic(
+    dsn: str, stack: Stack, topic_prefix: str, tmp_path: Path
+) -> None:
+    thresher("schema", "create", "--ds", dsn)
+    admin, name = Admin(stack.kafka.bootstrap), f"{topic_prefix}relay"
+    file = tmp_path / "relay.yaml"
+    file.write_text(
+        json.dumps({"name": name, "data_source": dsn, "kafka": {"bootstrap.servers": stack.kafka.bootstrap}})
+    )
+    none = json.loads(thresher("schema", "check", "-c", str(file), "--json").stdout)
+    assert none["advice"] == [], "no relay has made it yet"
+    create_topic(admin, f"{name}.progress", config={"max.message.bytes": "9000", "retention.ms": "3600000"})
+    found = json.loads(thresher("schema", "check", "-c", str(file), "--json").stdout)
+    assert (found["usable"], found["findings"]) == (True, [])
+    assert [each["mend"] for each in found["advice"]] == [
+        "max.message.bytes=18432",
+        "retention.ms=-1",
+        "message.timestamp.type=LogAppendTime",
+    ]
+    told = thresher("schema", "check", "-c", str(file))
+    assert (told.returncode, told.stderr.count("advice: ")) == (0, 3)
 
 
 def test_a_broken_table_exits_1_with_every_difference(dsn: str, connection: psycopg.Connection[Any]) -> None:

@@ -18,6 +18,7 @@ from tests.faults.proxied import PROXIED
 from tests.in_process import thresher
 from tests.processes import environment, eventually, signal_a_thread, state_of
 from tests.queue.topics import QueueTopics
+from tests.servers import configure
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.queue import QueueService
@@ -266,6 +267,24 @@ def test_topics_that_would_lose_messages_are_reported(stack: Stack, tmp_path: Pa
     assert [why.partition(" ")[0] for why in markers["problems"]] == [
         "max.message.bytes", "retention.bytes", "message.timestamp.type",
     ]  # fmt: skip
+
+
+def test_init_advises_on_limits_that_lose_nothing(stack: Stack, tmp_path: Path) -> None:
+    shell = Shell(tmp_path, keys(stack))
+    admin, messages, markers = Admin(stack.kafka.bootstrap), shell.keys["message-topic"], shell.keys["marker-topic"]
+    (judged,) = shell.lines("init")
+    assert {each["topic"]: each["setting"] for topic in judged["topics"] for each in topic["advice"]} == {
+        messages: "compression.type"
+    }
+    configure(admin, messages, **{"max.message.bytes": "5000000", "compression.type": "lz4"})
+    for name in (markers, f"{messages}.dead"):
+        configure(admin, name, **{"max.message.bytes": "6000000"})
+    (judged,) = shell.lines("init")
+    found = {each["topic"]: each["mend"] for topic in judged["topics"] for each in topic["advice"]}
+    larger = "max.message.bytes=1065984"
+    assert found == {messages: "max.message.bytes=1049600", markers: larger, f"{messages}.dead": larger}
+    told = shell("init").stderr.decode()
+    assert f"advice: {messages}: max.message.bytes is 5000000: a batch may take 5.0 GB in each reader" in told
 
 
 def test_one_error_message_holds_every_mistake(tmp_path: Path) -> None:

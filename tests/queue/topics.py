@@ -6,10 +6,11 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+from confluent_kafka.admin import NewPartitions
 
 from tests.processes import eventually
 from tests.queue.verdict import Held, Placed, judge_markers
+from tests.servers import configure
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail, TailUnread
 from thresher.kafka.group_offsets import group_offsets
@@ -38,13 +39,7 @@ class QueueTopics:
 
     def configure(self, topic: str, **settings: str) -> None:
         """Change settings of a topic; names have underscores in the place of dots."""
-        entries = [
-            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in settings.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        for future in self.admin.client.incremental_alter_configs([resource]).values():
-            future.result(30)
+        configure(self.admin, topic, **{name.replace("_", "."): value for name, value in settings.items()})
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Raise a topic's number of partitions, and wait until the broker shows it."""

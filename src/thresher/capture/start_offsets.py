@@ -7,11 +7,13 @@ from confluent_kafka import KafkaException
 
 from thresher.capture.problem import topic_changed
 from thresher.capture.record import Place
+from thresher.capture.settings import CaptureSettings
 from thresher.capture.store.offsets import Stored, StoredOffset, StoredOffsets
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.problem import broker_problem
+from thresher.kafka.topic_advice import NO_UNCLEAN_LEADER, TopicUse
 
 # A broker that was cut off may report old end offsets. So a partition that ends before its stored offset is asked for
 # again, for this long and at this interval.
@@ -30,6 +32,20 @@ def facts_of(admin: Admin, topics: Collection[str]) -> dict[str, TopicFacts]:
             raise broker_problem(f"the topic {topic} could not be described", fact)
         facts[topic] = fact
     return facts
+
+
+def captured_uses(settings: CaptureSettings) -> list[TopicUse]:
+    """Return what a capture needs of its topics. Rows need only the last record of a key, a handler may need each."""
+    return [
+        TopicUse(
+            name=mapping.topic,
+            compressed_by_others=True,
+            read_later=True,
+            each_record=mapping.handler is not None,
+            exact=NO_UNCLEAN_LEADER,
+        )
+        for mapping in settings.mappings
+    ]
 
 
 def begin_topics(admin: Admin, offsets: StoredOffsets, facts: Mapping[str, TopicFacts]) -> None:

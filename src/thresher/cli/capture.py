@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thresher.cli.advising import advised, plain_advice, show_advice
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import (
@@ -242,14 +243,19 @@ def create(config: ConfigFile = None, stack: StackName = None) -> None:
 
 @schema_app.command()
 def check(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = False) -> None:
-    """Check the database of a capture, and say how to repair each problem; exit code 1 if there is one."""
+    """Check the database of a capture, and say how to repair each problem; exit code 1 if there is one.
+
+    The captured topics are looked at too: advice on limits, compression, retention and replicas changes no exit code.
+    """
+    from thresher.capture.start_offsets import captured_uses  # noqa: PLC0415
     from thresher.capture.store.schema import schema_problems  # noqa: PLC0415
 
     settings = _settings(config, stack)
     with _prepared(settings) as (connection, settings):
         problems = schema_problems(connection, settings.tables, settings.mappings)
+    advice = advised(settings.kafka, lambda: captured_uses(settings))
     if as_json:
-        emit_json({"usable": not problems, "findings": list(problems)})
+        emit_json({"usable": not problems, "findings": list(problems), **plain_advice(advice)})
     else:
         for problem in problems:
             result(problem)
@@ -257,6 +263,7 @@ def check(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = 
             complain("the database is not ready for this capture")
         else:
             result("the database is ready for this capture")
+        show_advice(advice)
     raise typer.Exit(1 if problems else 0)
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +48,9 @@ class ChosenOutbox:
     shape: Shape
     in_log: bool = False
     slot: str | None = None
+    # With a file: the client's properties, and the progress topic of the pipeline.
+    kafka: Mapping[str, Any] | None = field(default=None, repr=False)
+    progress: str = ""
 
 
 def chosen_outbox(
@@ -70,6 +73,8 @@ def chosen_outbox(
         shape=shape or found.shape,
         in_log=found.in_log,
         slot=found.slot,
+        kafka=found.kafka,
+        progress=found.progress,
     )
 
 
@@ -91,12 +96,19 @@ def _of_file(path: Path, ds: str | None, stack: str | None) -> ChosenOutbox:
 
 
 def _of_relay(path: Path, flags: Mapping[str, Any]) -> ChosenOutbox:
+    from thresher.delivery.names import progress_topic  # noqa: PLC0415
     from thresher.harvest.configuration import load  # noqa: PLC0415
 
     loaded = load(path, flags, os.environ, warn=_ignore)
     hide(loaded.secrets.mask)
     settings = loaded.settings
-    return ChosenOutbox(dsn=settings.data_source, table=settings.outbox, shape=settings.shape)
+    return ChosenOutbox(
+        dsn=settings.data_source,
+        table=settings.outbox,
+        shape=settings.shape,
+        kafka=settings.kafka,
+        progress=progress_topic(settings.name),
+    )
 
 
 def _of_tail(path: Path, flags: Mapping[str, Any]) -> ChosenOutbox:
@@ -108,7 +120,13 @@ def _of_tail(path: Path, flags: Mapping[str, Any]) -> ChosenOutbox:
     settings = loaded.settings
     in_log = settings.via is Via.LOG
     return ChosenOutbox(
-        dsn=settings.dsn, table=settings.outbox, shape=settings.shape, in_log=in_log, slot=settings.slot
+        dsn=settings.dsn,
+        table=settings.outbox,
+        shape=settings.shape,
+        in_log=in_log,
+        slot=settings.slot,
+        kafka=settings.kafka,
+        progress=settings.progress.topic,
     )
 
 

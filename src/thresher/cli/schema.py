@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psycopg
 import typer
 
 from thresher.archive.manifests import BATCHES, archive_ddl
+from thresher.cli.advising import advised, plain_advice, show_advice
+from thresher.cli.chosen_outbox import AnOutbox, AShape, ChosenOutbox, OutboxFile, chosen_outbox
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import (
     DataSource,
@@ -37,6 +39,9 @@ from thresher.harvest.grants import dispatcher_grants, operator_grants, relay_gr
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.outbox.schema import Finding
 from thresher.relay.names import companions
+
+if TYPE_CHECKING:
+    from thresher.kafka.topic_advice import TopicUse
 
 TopicLock = Annotated[
     bool,
@@ -166,28 +171,34 @@ def create(
 
 @app.command()
 def check(
+    config: OutboxFile = None,
     ds: DataSource = None,
     stack: StackName = None,
-    outbox: OutboxTable = "outbox",
+    outbox: AnOutbox = None,
     schema: SchemaName = None,
-    shape: TableShape = Shape.THRESHER,
+    shape: AShape = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the table with its expected layout; exit code 1 if a difference breaks a guarantee.
 
     The tables of relay, election and archive beside it are checked too: no stranger may run code by them, and an
-    earlier version's are told. So is the owner of the functions: no stranger may act as it.
+    earlier version's are told. So is the owner of the functions: no stranger may act as it. With the file of a relay or
+    tail, there is advice on its progress topic too, which changes no exit code.
     """
-    name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds, stack)) as connection:
-        outcome = check_schema(connection, name, shape)
-        outcome = replace(outcome, findings=(*outcome.findings, *_beside(connection, name, shape)))
+    chosen = chosen_outbox(config, ds, stack, outbox, schema, shape)
+    name = chosen.table
+    if chosen.in_log:
+        raise InvalidInput(f"the messages of {name} are in no table: 'thresher tail slot check' checks what there is")
+    with connect(chosen.dsn) as connection:
+        outcome = check_schema(connection, name, chosen.shape)
+        outcome = replace(outcome, findings=(*outcome.findings, *_beside(connection, name, chosen.shape)))
+    advice = None if chosen.kafka is None else advised(chosen.kafka, lambda: _uses(chosen))
     if as_json:
         findings = [
             {"severity": finding.severity, "subject": finding.subject, "detail": finding.detail}
             for finding in outcome.findings
         ]
-        emit_json({"table": str(name), "usable": outcome.usable, "findings": findings})
+        emit_json({"table": str(name), "usable": outcome.usable, "findings": findings, **plain_advice(advice)})
     else:
         for finding in outcome.findings:
             result(str(finding))
@@ -195,7 +206,14 @@ def check(
             result(f"{name} can serve as an outbox")
         else:
             complain(f"{name} cannot serve as an outbox")
+        show_advice(advice)
     raise typer.Exit(0 if outcome.usable else 1)
+
+
+def _uses(chosen: ChosenOutbox) -> "list[TopicUse]":
+    from thresher.delivery.progress_topic.topic import progress_use  # noqa: PLC0415
+
+    return [progress_use(chosen.progress)]
 
 
 def _beside(connection: psycopg.Connection[Any], name: TableName, shape: Shape) -> Iterator[Finding]:

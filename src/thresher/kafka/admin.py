@@ -57,6 +57,8 @@ class TopicFacts:
     leaderless: tuple[int, ...] = ()
     # The number of in-sync replicas of each partition: it changes by itself.
     in_sync: tuple[int, ...] = field(default=(), compare=False)
+    # The number of replicas of the partition that has the fewest.
+    copies: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,7 @@ class Admin:
                 writable=writable,
                 leaderless=tuple(each.id for each in topic.partitions if each.leader is None or each.leader.id < 0),
                 in_sync=tuple(len(each.isr) for each in topic.partitions),
+                copies=min((len(each.replicas) for each in topic.partitions), default=1),
             )
         return found
 

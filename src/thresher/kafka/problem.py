@@ -9,7 +9,6 @@ from thresher.kafka.refusal import Refusal, refusal_of
 
 _REMEDIES = {
     Refusal.CLIENT: "mend the credentials, or grant the permission",
-    Refusal.TOPIC_DENIED: "grant Read and Describe on the topic",
     Refusal.TOPIC: "create the topic, or mend its name",
 }
 
@@ -37,9 +36,13 @@ def reason_of(error: KafkaError) -> str:
     )
 
 
-def broker_problem(what: str, error: KafkaError) -> BrokerRefused | BrokerLost:
-    """Return the error to raise where reading failed: `what` names the request and its object."""
-    remedy = _REMEDIES.get(refusal_of(error))
+def broker_problem(what: str, error: KafkaError, *, rights: str = "Read and Describe") -> BrokerRefused | BrokerLost:
+    """Return the error to raise where a request failed: `what` names the request and its object.
+
+    `rights`: what the request needs on its topic; by default those of a reader.
+    """
+    refusal = refusal_of(error)
+    remedy = f"grant {rights} on the topic" if refusal is Refusal.TOPIC_DENIED else _REMEDIES.get(refusal)
     if remedy is None:
         return BrokerLost(f"{what}: {reason_of(error)}")
     return BrokerRefused(f"{what}: {error.str()}; {remedy}")

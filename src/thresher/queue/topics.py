@@ -16,6 +16,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.problem import broker_problem
+from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.topic_advice import USUAL_BATCH_BYTES, Advice, TopicUse, topic_advice
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.problem import TopicsUnsuitable
 
@@ -25,6 +27,8 @@ _RECORD_BYTES, _START_BYTES = 1_024, 16_384
 _KNOWN_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 # The default number of partitions of messages and of markers.
 _PARTITIONS = 4
+# The rights that a refusal asks for: they differ from program to program.
+_RIGHTS = "the rights of this program (docs/permissions.md)"
 # Twice the longest delay or extension of a message.
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
@@ -53,12 +57,14 @@ class FoundTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Whether a topic was created, and its problems."""
+    """Whether a topic was created, its problems, and what else its owner may want to change."""
 
     name: str
     made: bool
     partitions: int
     problems: tuple[str, ...] = ()
+    # What could be better, and stops nothing.
+    advice: tuple[Advice, ...] = ()
 
 
 def topics_of(config: QueueConfig, *, partitions: int | None, marker_partitions: int | None) -> tuple[QueueTopic, ...]:
@@ -157,6 +163,19 @@ def _safety_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
             yield name, why, "unclean.leader.election.enable", "false"
 
 
+def uses_of(config: QueueConfig) -> tuple[TopicUse, ...]:
+    """Return how queues use their topics. Only the message topic is written to by programs that are not ours."""
+    largest = config.max_message_bytes + _RECORD_BYTES
+    usual = max(USUAL_BATCH_BYTES, largest)
+    return (
+        TopicUse(name=config.message_topic, most_bytes=usual, compressed_by_others=True),
+        *(
+            TopicUse(name=name, most_bytes=usual + _START_BYTES)
+            for name in (config.marker_topic, config.queues_topic, config.dead_topic)
+        ),
+    )
+
+
 def init_topics(
     config: QueueConfig, *, partitions: int | None = None, marker_partitions: int | None = None
 ) -> list[Judged]:
@@ -170,8 +189,11 @@ def init_topics(
             name: FoundTopic(partitions=facts.partitions, config=_config_of(admin, name))
             for name, facts in await_topics(admin, [topic.name for topic in wanted]).items()
         }
+        advice = topic_advice(admin, uses_of(config))
     except KafkaException as error:
-        raise broker_problem("the topics of the queues cannot be created or checked", error.args[0]) from error
+        raise broker_problem(
+            "the topics of the queues cannot be created or checked", error.args[0], rights="Create and DescribeConfigs"
+        ) from error
     asked = {config.message_topic: partitions, config.marker_topic: marker_partitions}
     problems = list(problems_of(config, found, {name: count for name, count in asked.items() if count is not None}))
     return [
@@ -180,16 +202,24 @@ def init_topics(
             made=topic.name in made,
             partitions=found[topic.name].partitions,
             problems=tuple(why for name, why in problems if name == topic.name),
+            advice=tuple(each for each in advice if each.topic == topic.name),
         )
         for topic in wanted
     ]
 
 
 def await_topics(admin: Admin, names: Collection[str]) -> dict[str, TopicFacts]:
-    """Wait until the brokers know the topics. Raises `TopicsUnsuitable` if they do not, or `KafkaException`."""
+    """Wait until the brokers know the topics. Raises `TopicsUnsuitable` if they do not, or `KafkaException`.
+
+    A topic that is hidden from us is named: `BrokerRefused`.
+    """
     deadline = time.monotonic() + _KNOWN_SECONDS
     while True:
-        found = {name: facts for name in names if (facts := admin.topic(name)) is not None}
+        answers = admin.facts(names)
+        found = {name: facts for name, facts in answers.items() if isinstance(facts, TopicFacts)}
+        for name, error in answers.items():
+            if isinstance(error, KafkaError) and refusal_of(error) is not Refusal.TOPIC:
+                raise broker_problem(f"the topic {name} cannot be used", error, rights=_RIGHTS)
         if len(found) == len(names):
             return found
         if time.monotonic() > deadline:

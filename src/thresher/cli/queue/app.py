@@ -65,7 +65,8 @@ def init(
 ) -> None:
     """Create the missing topics of the queues, and check the existing ones, which are not changed.
 
-    Exit code 4 if a topic could lose messages, or has too few partitions: the output says what to do.
+    Exit code 4 if a topic could lose messages, or has too few partitions: the output says what to do. Advice on limits,
+    compression and replicas stops nothing.
     """
     # Imported here, as in every command: the other commands work without the packages of queues.
     from thresher.queue.topics import init_topics  # noqa: PLC0415
@@ -85,6 +86,9 @@ def init(
         for each in judged:
             for problem in each.problems:
                 sentence(f"{each.name}: {problem}")
+        for each in judged:
+            for advice in each.advice:
+                note(f"advice: {advice}")
     raise typer.Exit(0 if suitable else 4)
 
 

@@ -15,6 +15,7 @@ from thresher.delivery.problem import ForeignProgress
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.problem import BrokerLost, BrokerRefused, reason_of
 from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.topic_advice import NO_UNCLEAN_LEADER, TopicUse
 
 # How long a new topic may be unknown to some brokers.
 _SETTLING_SECONDS = 5.0
@@ -51,6 +52,13 @@ def require_kept(admin: Admin, name: str) -> None:
             f"the progress topic {name} has {', '.join(wrong)}, by which Kafka may remove progress that the relay "
             f"still needs: set {wanted}"
         )
+
+
+def progress_use(name: str) -> TopicUse:
+    """Return what a progress topic's configuration must give."""
+    kept = {key: (value, "Kafka may remove progress that is still needed") for key, value in KEPT.items()}
+    dated = {"message.timestamp.type": ("LogAppendTime", "old progress is never removed, and the topic grows")}
+    return TopicUse(name=name, least_bytes=_MIN_BYTES + _FRAMING_BYTES, exact={**kept, **dated, **NO_UNCLEAN_LEADER})
 
 
 def progress_limit(admin: Admin, name: str, properties: Mapping[str, Any]) -> int:
