@@ -1,5 +1,6 @@
 """The page "Queues in ten minutes" and the example of a worker, run unchanged."""
 
+import os
 import re
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import environment, eventually
+from tests.processes import alive, descendants, environment, eventually
 from tests.queue.topics import QueueTopics
 from thresher.config.document import read
 from thresher.devstack.stack import Stack
@@ -61,3 +62,35 @@ def test_the_worker_acks_handled_messages_and_stops_on_a_signal(topics: QueueTop
         worker.wait()
     assert worker.returncode == 0, errors
     assert len(out.splitlines()) == 20
+
+
+def test_consumers_in_a_process_of_their_own_start_again_after_a_crash(topics: QueueTopics) -> None:
+    variables = environment(
+        THRESHER_BOOTSTRAP_SERVERS=topics.config.bootstrap_servers,
+        THRESHER_MESSAGE_TOPIC=topics.config.message_topic,
+        THRESHER_MARKER_TOPIC=topics.config.marker_topic,
+        # So long the crashed member keeps its partitions.
+        THRESHER_CONSUMER_SESSION_TIMEOUT_MS="6000",
+    )
+    program = [sys.executable, ROOT / "examples/consumer_process.py"]
+    program += [sys.executable, ROOT / "examples/queue_worker.py", "orders"]
+    keeper = subprocess.Popen(program, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        with QueueService(topics.config) as service, service.queue("orders").producer() as producer:
+            sent = {producer.send(b"before")}
+            eventually(lambda: topics.ended(b"orders") == sent, PATIENCE_SECONDS)
+            (worker,) = descendants(keeper.pid)
+            # As a read beyond the client's memory ends it.
+            os.kill(worker, signal.SIGSEGV)
+            sent.add(producer.send(b"after"))
+            eventually(lambda: topics.ended(b"orders") == sent, PATIENCE_SECONDS)
+            (again,) = descendants(keeper.pid)
+        assert again != worker
+        keeper.send_signal(signal.SIGTERM)
+        out, errors = keeper.communicate(timeout=90)
+    finally:
+        keeper.kill()
+        keeper.wait()
+    assert (keeper.returncode, alive(again)) == (0, False), errors
+    assert [line.split()[1] for line in out.splitlines()] == ["before", "after"]
+    assert "the consumers ended with status -11: they start again in 0.5 s" in errors

@@ -16,7 +16,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from thresher.kafka.problem import BrokerLost
+from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.queue.problem import QueueClosed, TopicsUnsuitable
 
 logger = logging.getLogger(__name__)
@@ -116,12 +117,14 @@ class SharedProducer:
     def partitions(self, topic: str, seconds: float) -> int:
         """Return a topic's number of partitions.
 
-        Raises `TopicsUnsuitable` if there is no such topic, or `BrokerLost`.
+        Raises `TopicsUnsuitable` if there is no such topic, `BrokerRefused` if we may not write to it, or `BrokerLost`.
         """
         try:
             found = self._producer.list_topics(topic, timeout=seconds).topics[topic]
         except KafkaException as error:
             raise BrokerLost(f"the broker did not return the partitions of {topic}: {error.args[0].str()}") from error
+        if found.error is not None and refusal_of(found.error) is Refusal.TOPIC_DENIED:
+            raise broker_problem(f"the topic {topic} cannot be used", found.error, rights="Write")
         if found.error is not None or not found.partitions:
             raise TopicsUnsuitable(f"there is no topic {topic}: make it with 'thresher queue init'")
         return len(found.partitions)

@@ -19,8 +19,9 @@ from thresher.core.errors import ThresherError
 from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
 from thresher.kafka.partition_ends import partition_ends
-from thresher.kafka.problem import BrokerLost
+from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.kafka.producer_problem import ProducerFenced, ProducerProblem
+from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import Produced, TransactionalProducer
 from thresher.queue.clients import LARGEST_BYTES
 from thresher.queue.configuration import QueueConfig
@@ -100,9 +101,10 @@ def _change(
                 f"nothing was changed: message {cut.record.origin_id} cannot be replayed: {cut.incomplete}; send "
                 "it again from its source, and drop the letter, or choose others by their ids"
             )
-        partitions = producer.partitions(config.message_topic)
+        # Who drops letters needs no right on the message topic.
+        partitions = producer.partitions(config.message_topic) if whole else 0
         if not isinstance(partitions, int):
-            raise BrokerLost(f"{config.message_topic}: {partitions.str()}")
+            raise broker_problem(f"the topic {config.message_topic} cannot be used", partitions, rights="Write")
         try:
             for some in _batches(letters):
                 written = [
@@ -113,9 +115,9 @@ def _change(
                 producer.begin()
                 producer.produce(enumerate(written))
                 if faults := producer.flush():
+                    first = next((each for each in faults if each.refusal is not Refusal.CAUSED_BY_ANOTHER), faults[0])
                     raise ChangeRefused(
-                        f"{done} dead letters were replayed or dropped; then {faults[0].topic} refused a record: "
-                        f"{faults[0].why}"
+                        f"{done} dead letters were replayed or dropped; then {first.topic} refused a record: {first.why}"
                     )
                 producer.commit()
                 done += len(some)

@@ -4,11 +4,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
-from thresher.kafka.problem import broker_problem
+from thresher.kafka.problem import BrokerRefused, broker_problem
 from thresher.queue.problem import TopicsUnsuitable
 from thresher.queue.topics import await_topics
 from thresher.queue.wire.marker import MarkerMalformed, parse
@@ -36,13 +36,17 @@ class TopicFacts:
 def require_suitable(settings: TrackerSettings) -> TopicFacts:
     """Return the facts about its topics that a tracker needs.
 
-    Raises `TopicsUnsuitable` if a topic is missing, or would lose markers or dead letters; `BrokerLost`.
+    Raises `TopicsUnsuitable` if a topic is missing, or would lose markers or dead letters; `BrokerRefused` if we may
+    not write to one, or not read its configuration; `BrokerLost`.
     """
     admin = Admin.of(settings.kafka)
     try:
-        await_topics(admin, [settings.message_topic, settings.marker_topic, settings.dead_topic])
         names = (settings.message_topic, settings.marker_topic, settings.dead_topic)
-        messages, markers, dead = (admin.topic_config(name) for name in names)
+        for name, facts in await_topics(admin, names).items():
+            if not facts.writable:
+                # A producer would only say so once there is something to write, and then it would retry.
+                raise BrokerRefused(f"the topic {name} cannot be used: we may not write to it; grant Write on it")
+        messages, markers, dead = (_config_of(name, answer) for name, answer in admin.topic_configs(names).items())
     except KafkaException as error:
         raise broker_problem("the topics of the queues could not be checked", error.args[0]) from error
     marker_topic, dead_topic = settings.marker_topic, settings.dead_topic
@@ -67,6 +71,12 @@ def require_suitable(settings: TrackerSettings) -> TopicFacts:
         retention_ms=int(markers["retention.ms"]),
         batch_bytes=max(_LEAST_BATCH, min(_MOST_BATCH, smallest - _BATCH_OVERHEAD)),
     )
+
+
+def _config_of(name: str, answer: dict[str, str] | KafkaError) -> dict[str, str]:
+    if isinstance(answer, KafkaError):
+        raise broker_problem(f"the configuration of {name} could not be read", answer, rights="DescribeConfigs")
+    return answer
 
 
 def require_markers(settings: TrackerSettings) -> None:

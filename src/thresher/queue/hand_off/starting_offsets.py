@@ -117,5 +117,6 @@ class StartingOffsets:
             if not answered.acquire(timeout=_ANSWER_SECONDS):
                 raise BrokerLost(f"the broker did not confirm the records for {self._config.queues_topic} in time")
         if errors:
-            raise broker_problem(f"the broker did not confirm the records for {self._config.queues_topic}", errors[0])
+            what = f"the broker did not confirm the records for {self._config.queues_topic}"
+            raise broker_problem(what, errors[0], rights="Write")
         self._noted |= set(start.to_note)
