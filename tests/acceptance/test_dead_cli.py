@@ -141,6 +141,15 @@ def test_a_database_that_contradicts_the_file_is_left_alone(outbox: str, words: 
     assert (chosen.returncode, f"/{here}\n" in chosen.stderr) == (0, True), chosen.stderr
 
 
+def test_an_address_of_the_environment_deletes_nothing(outbox: str, tmp_path: Path) -> None:
+    file, here = tmp_path / "relay.yaml", psycopg.conninfo.conninfo_to_dict(outbox)
+    elsewhere = psycopg.conninfo.make_conninfo(outbox, host="db.elsewhere")
+    file.write_text(yaml.safe_dump({"name": "r", "data_source": elsewhere, "kafka": {"bootstrap.servers": "k:1"}}))
+    for named in (dead(None, "drop", "--all", "--yes", "-c", str(file), PGHOSTADDR=str(here["host"])),
+                  dead(elsewhere, "drop", "--all", "--yes", PGHOSTADDR=str(here["host"]))):  # fmt: skip
+        assert (named.returncode, left(outbox), "PGHOSTADDR" in named.stderr) == (2, 3, True), named.stderr
+
+
 def test_a_long_value_is_cut_except_in_json(outbox: str, connection: psycopg.Connection[Any]) -> None:
     connection.execute(
         "UPDATE outbox_dead SET kafka_value = convert_to(repeat('v', 2000000), 'UTF8'), "

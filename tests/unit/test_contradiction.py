@@ -77,6 +77,14 @@ def test_the_same_database_and_a_flag_are_no_contradiction(tmp_path: Path, form:
     assert not loaded(tmp_path, form, flags, THRESHER_DS="host=other dbname=shop")
 
 
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without variables of libpq."""
+    for name in ("PGHOST", "PGHOSTADDR", "PGPORT", "PGUSER", "PGDATABASE", "PGSERVICE", "PGSERVICEFILE"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
 @pytest.mark.parametrize(
     ("dsn", "databases"),
     [
@@ -84,14 +92,41 @@ def test_the_same_database_and_a_flag_are_no_contradiction(tmp_path: Path, form:
         ("host=127.0.0.1 user=u", {"localhost:5432/u"}),
         ("postgresql://u:p@a:1,B:2/shop", {"a:1/shop", "b:2/shop"}),
         ("host=a,b port=7 dbname=shop", {"a:7/shop", "b:7/shop"}),
+        ("host=a,b hostaddr=10.0.0.1,10.0.0.2 dbname=shop", {"a (10.0.0.1):5432/shop", "b (10.0.0.2):5432/shop"}),
+        ("hostaddr=127.0.0.1 dbname=shop", {"localhost:5432/shop"}),
+        ("host=localhost hostaddr=127.0.0.1 dbname=shop", {"localhost:5432/shop"}),
         ("service=orders password=hunter2", {"service orders"}),
+        ("service=orders dbname=other user=u", {"service orders dbname=other"}),
         ("postgresql://u:p@ss@db/shop", set()),
         ("nonsense", set()),
     ],
 )
-def test_a_database_is_known_by_host_port_and_name(
-    dsn: str, databases: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("PGHOST", "PGPORT", "PGUSER", "PGDATABASE"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.usefixtures("bare")
+def test_a_database_is_known_by_host_port_and_name(dsn: str, databases: set[str]) -> None:
     assert databases_of(dsn) == databases
+
+
+def test_what_libpq_adds_to_a_connection_string_is_named(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "services").write_text("[orders]\nhost=db.orders\nport=7\ndbname=orders\n")
+    bare.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    bare.setenv("PGSERVICE", "orders")
+    assert databases_of("user=u") == {"db.orders:7/orders"}
+    assert databases_of("host=db dbname=shop") == {"db:7/shop"}
+    bare.delenv("PGSERVICE")
+    bare.setenv("PGHOSTADDR", "10.0.0.9")
+    assert databases_of("dbname=shop") == {"10.0.0.9:5432/shop"}
+
+
+@pytest.mark.parametrize("form", OF_DATABASE)
+def test_an_address_of_the_environment_does_not_overrule_the_host(
+    bare: pytest.MonkeyPatch, tmp_path: Path, form: str
+) -> None:
+    bare.setenv("PGHOSTADDR", "127.0.0.1")
+    assert "PGHOSTADDR" in loaded(tmp_path, form, {})
+    assert "PGHOSTADDR" in loaded(tmp_path, form, {"data_source": "service=orders"})
+    assert not loaded(tmp_path, form, {"data_source": "host=db hostaddr=10.0.0.9 dbname=shop"})
+    (tmp_path / "services").write_text("[orders]\nhostaddr=127.0.0.1\n")
+    bare.delenv("PGHOSTADDR")
+    bare.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    bare.setenv("PGSERVICE", "orders")
+    assert "PGSERVICE" in loaded(tmp_path, form, {})

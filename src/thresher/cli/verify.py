@@ -14,8 +14,9 @@ from thresher.cli.options import (
     OutboxTable,
     SchemaName,
     TableShape,
-    connect,
+    name_database,
     named_dsn,
+    opened,
     require_no_flag,
     table_name,
 )
@@ -124,6 +125,8 @@ def verify(
     if not topics:
         raise InvalidInput(f"{history[0]} names no topic: give --topic")
     reached, dsn = _servers(bootstrap, ds, stack)
+    if dsn is not None:
+        name_database(dsn)
     sources = Sources(
         bootstrap=reached, topics=topics, kafka=properties(kafka, "--kafka"), dsn=dsn, table=table_name(outbox, schema),
         shape=shape,
@@ -196,7 +199,7 @@ def _held(sources: Sources) -> "Held":
 
     if sources.dsn is None:
         return Held(pending=frozenset(), dead=frozenset())
-    with connect(sources.dsn) as connection:
+    with opened(sources.dsn) as connection:
         return rows_held(connection, sources.table, sources.shape)
 
 
