@@ -19,6 +19,7 @@ from tests.in_process import thresher as in_process
 from tests.named_stack import named_stack
 from tests.processes import environment, eventually
 from tests.servers import configure
+from tests.stranger import attack_program, password_of
 from thresher.cli.capture import milliseconds_of
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
@@ -64,6 +65,10 @@ def _operate(orders: CapturedOrders, file: tuple[str, ...]) -> None:
         try:
             eventually(lambda: orders.rows() == {"a": 1} and len(orders.dead()) == 2, 2 * PATIENCE_SECONDS)
             eventually(lambda: status_at(at)["topics"][orders.topic]["dead"] == 2, PATIENCE_SECONDS)
+            # Java's gateway, Spark's two, and the page.
+            attack_program(
+                process.pid, ports=4, secrets=[password_of(orders.dsn)], meanwhile=lambda: status_at(at)["state"]
+            )
             shown = in_process(["status", "--at", at]).stdout.decode()
             assert "capture shop: running" in shown
             assert orders.topic in shown

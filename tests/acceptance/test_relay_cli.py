@@ -17,6 +17,7 @@ import pytest
 from tests.in_process import thresher_text as thresher
 from tests.processes import environment, eventually, signal_a_thread
 from tests.relay.relaying import Place
+from tests.stranger import attack_program, password_of
 from thresher.cli.status import RelayUnreachable, ask
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
@@ -95,6 +96,8 @@ def test_an_operators_day(at: Place, tmp_path: Path) -> None:
             )
         )
         assert picture["pending_exact"] is True
+        # Java's gateway, Spark's two, and the page.
+        attack_program(relay.process.pid, ports=4, secrets=[password_of(at.dsn)], meanwhile=lambda: ask(relay.status))
         shown = thresher("status", "--at", relay.status)
         assert shown.returncode == 0, shown.stderr
         assert "relayed 100" in shown.stdout or disturbed(picture)

@@ -16,6 +16,7 @@ import yaml
 from tests.in_process import thresher
 from tests.processes import environment, eventually
 from tests.relay.databases import own_postgres
+from tests.stranger import attack_program, password_of
 from tests.tail.tailing import TailPlace
 from thresher.db.names import TableName
 from thresher.devstack import ports
@@ -58,6 +59,10 @@ def test_an_operators_day_with_a_tail(at: TailPlace, file: Path) -> None:
             eventually(lambda: json.loads(page("status"))["dead_rows"] == 1, PATIENCE_SECONDS)
             status = json.loads(page("status"))
             assert status["slot"] == at.slot
+            # Java's gateway, Spark's two, and the page.
+            attack_program(process.pid, ports=4, secrets=[password_of(at.dsn)], meanwhile=lambda: page("status"))
+            at.stash(Message(topic=at.topic, key="k", value="3"))
+            at.read(2, seconds=PATIENCE_SECONDS)
             assert status["retained_bytes"] >= 0
             told = thresher(("status", "--at", address))
             assert (told.returncode, f"by the slot {at.slot}: running".encode() in told.stdout) == (0, True), told
@@ -73,7 +78,7 @@ def test_an_operators_day_with_a_tail(at: TailPlace, file: Path) -> None:
         finally:
             process.kill()
     assert process.returncode == 0, err
-    assert b"1 row published" in out + err
+    assert b"2 rows published" in out + err
     left = thresher(("tail", "leave", "-c", str(file)))
     assert left.returncode == 0, left.stderr
     assert at.found_slot() is None

@@ -18,6 +18,7 @@ import pytest
 
 from tests.engine.driver import STEADY, Driver, driven
 from tests.processes import command_line, listening, signal_a_thread, spark_submit_variables
+from tests.stranger import attack_program
 
 STOP_SECONDS = 90.0
 AT_ONCE_SECONDS = 60.0
@@ -138,6 +139,9 @@ def test_ctrl_c_in_a_terminal_stops_the_engine(trace: Path, temporary: Path, ter
 
 def test_sigterm_under_spark_submit_stops_the_engine(trace: Path) -> None:
     with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
+        driver.up()
+        # Java's gateway and Spark's two.
+        attack_program(driver.process.pid, ports=3, secrets=[], meanwhile=driver.up)
         in_the_middle_of_a_batch(driver, trace)
         driver.look()
         # A port of the program's would be open to every user of the machine.
