@@ -2,10 +2,14 @@
 
 import pytest
 
+from thresher.capture.settings import POLICY, CaptureSettings
+from thresher.capture.workload import CaptureTerm
+from thresher.core.topic_name import is_topic
 from thresher.db import TableName
 from thresher.db.shape import Shape
 from thresher.delivery.leader.dead_hint import dead_command
 from thresher.delivery.leader.held_topics import HeldTopics
+from thresher.tail.leader.figures import LogFigures, slot_alarms
 
 
 def hold(told: HeldTopics, shard: int, *topics: str) -> None:
@@ -18,6 +22,19 @@ def test_a_lifted_topic_is_lifted_for_all_shards() -> None:
         hold(told, shard, "a", "b")
     told.observe(1, "lifted", {"topics": ["a"], "of": 1})
     assert told.alarms == {"b": "missing"}
+
+
+def test_alarms_of_a_slot_and_of_a_capture_are_counted() -> None:
+    """A name that a topic may have is counted, and shown, as a held topic's."""
+    figures = LogFigures(wal_status="unreserved", retained_bytes=3)
+    settings = CaptureSettings(name="c", dsn="", kafka={}, mappings=())
+    capture = CaptureTerm("term", settings, POLICY, None)
+    capture.observe(0, "unreadable", {"batches": {"orders/1": 7}})
+    capture.observe(0, "failing", {"topics": {"orders": "no such column"}})
+    for alarms in (slot_alarms(figures, "s", most_bytes=2), capture.alarms):
+        assert len(alarms) == 2
+        assert not any(map(is_topic, alarms)), alarms
+    assert slot_alarms(LogFigures(wal_status="extended", retained_bytes=2), "s", most_bytes=2) == {}
 
 
 def test_each_topic_is_logged_with_its_own_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -132,11 +132,11 @@ class CaptureTerm:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """The topics and partitions that stand still, with what to do."""
+        """The topics and partitions that stand still, with what to do. A bare topic would count as a held one."""
         batches, topics = [*self._unreadable.values()], [*self._failing.values()]
         return {
             **{where: why_waits(first) for some in batches for where, first in sorted(some.items())},
-            **{topic: why_fails(what) for some in topics for topic, what in sorted(some.items())},
+            **{f"topic {topic}": why_fails(what) for some in topics for topic, what in sorted(some.items())},
         }
 
     @property

@@ -16,6 +16,16 @@ class LogFigures:
     trimmed: int = 0
 
 
+def slot_alarms(figures: LogFigures, slot: str, *, most_bytes: int) -> dict[str, str]:
+    """Return the alarms about a slot, under names that no topic has: those are alarms about held topics."""
+    alarms, kept = {}, figures.retained_bytes
+    if figures.wal_status == "unreserved":
+        alarms["the slot"] = f"the server may remove WAL that slot {slot} needs at the next checkpoint"
+    if kept is not None and kept > most_bytes:
+        alarms["retained log"] = f"the server keeps {kept:,} bytes of WAL for slot {slot}"
+    return alarms
+
+
 @dataclass(slots=True)
 class LatestLogFigures:
     """Holds the last figures, which are replaced as a whole: any thread may read them."""

@@ -27,7 +27,7 @@ from thresher.delivery.names import sessions
 from thresher.delivery.progress_topic.topic import known_topic, require_kept
 from thresher.kafka.admin import Admin
 from thresher.service.workload import PeriodicCheck
-from thresher.tail.leader.figures import LatestLogFigures, LogFigures
+from thresher.tail.leader.figures import LatestLogFigures, LogFigures, slot_alarms
 from thresher.tail.leader.take_over import driver_store_of
 from thresher.tail.problem import LogLost
 from thresher.tail.settings import TailAssignment, Via
@@ -93,18 +93,14 @@ class TailWatch:
             with explained():
                 dead = session.dead_rows.count()
         kept = None if slot is None else slot.retained_bytes
-        self._board.figures = LogFigures(
+        self._board.figures = figures = LogFigures(
             retained_bytes=kept,
             confirmed=None if slot is None else slot.confirmed,
             wal_status=None if slot is None else slot.wal_status,
             dead_rows=dead,
             trimmed=self._trimmed,
         )
-        alarms = {}
-        if slot is not None and slot.wal_status == "unreserved":
-            alarms["slot"] = "the server may remove WAL that the slot needs at the next checkpoint"
-        if kept is not None and kept > settings.retained_alarm_bytes:
-            alarms["retained log"] = f"the server keeps {kept:,} bytes of WAL for slot {settings.slot_name}"
+        alarms = slot_alarms(figures, settings.slot_name, most_bytes=settings.retained_alarm_bytes)
         for what, why in alarms.items():
             if what not in self.alarms:
                 logger.warning("%s: %s", what, why, extra={"tail": settings.name})
