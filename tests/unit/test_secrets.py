@@ -20,7 +20,8 @@ from thresher.db.postgres.dsn import shown_dsn
         "sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem", "sasl.oauthbearer.client.secret",
         "sasl.oauthbearer.config", "sasl.oauthbearer.assertion.private.key.pem", "sasl.jaas.config",
         "sasl.oauthbearer.client.credentials.client.secret", "spark.authenticate.secret", "spark.ssl.keyPassword",
-        "spark.hadoop.fs.s3a.access.key", "basic.auth.user.info",
+        "spark.hadoop.fs.s3a.access.key", "basic.auth.user.info", "sasl.oauthbearer.extensions", "store.passphrase",
+        "spark.hadoop.google.credentials",
     ],
 )  # fmt: skip
 def test_a_secret_is_recognised_by_its_name(name: str) -> None:
