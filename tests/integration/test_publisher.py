@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.committed_records import committed_records
 from thresher.db import TableName
@@ -16,7 +17,7 @@ from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import ConsumerRecord
 from thresher.outbox import Message, NotInTransaction, create_schema
 from thresher.publisher import Publisher, PublishFailed, PublishUnknown
-from thresher.testing.proxy import Api, Drop, KafkaProxy
+from thresher.testing.proxy import Api, Cut, Drop, Hold, KafkaProxy
 
 MESSAGES = 500
 
@@ -37,6 +38,21 @@ class Topic:
             Message(topic=self.name, key=f"k{number % 7}", value=str(number), headers={"n": str(number)})
             for number in range(count)
         ]
+
+    def limit(self, most_bytes: int) -> None:
+        """Lower the size of the records that the topic takes, and wait until its broker refuses larger ones."""
+        entry = ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=[entry])
+        client = AdminClient(dict(self.kafka))
+        for future in client.incremental_alter_configs([resource]).values():
+            future.result()
+        with Publisher(kafka={**self.kafka, "compression.type": "none"}, backend="kafka") as probe:
+            for _ in range(100):
+                try:
+                    probe.publish(Message(topic=self.name, key="probe", value="x" * 2 * most_bytes))
+                except PublishFailed:
+                    return
+        raise AssertionError(f"{self.name} takes records of any size")
 
     def in_order(self) -> bool:
         """Tell whether all messages arrived once and in order per key."""
@@ -74,6 +90,8 @@ def test_a_refused_message_is_reported_and_the_others_are_sent(stack: Stack) -> 
     fine = Message(topic=small.name, key="k0", value="0", partition=0)
     large = Message(topic=small.name, key="k1", value=bytes(range(256)) * 40, partition=1)
     with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka") as publisher:
+        # A new producer takes half a second for its first messages.
+        publisher.publish(fine)
         with pytest.raises(PublishFailed) as caught:
             publisher.publish_list([fine, large])
         assert not isinstance(caught.value, PublishUnknown)
@@ -82,7 +100,7 @@ def test_a_refused_message_is_reported_and_the_others_are_sent(stack: Stack) -> 
     with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka_async") as unwatched:
         unwatched.publish(large)
         assert not unwatched.flush(30), "a failure whose future nobody awaits is reported"
-    assert [record.value for record in small.records()] == [b"0"]
+    assert [record.value for record in small.records()] == [b"0", b"0"]
 
 
 def test_the_outbox_holds_the_messages_after_the_callers_commit(topic: Topic, dsn: str) -> None:
@@ -117,6 +135,33 @@ def test_a_message_without_an_answer_is_unknown_not_refused(stack: Stack, shared
     ((message, _),) = caught.value.unknown
     assert message.value == b"2"
     assert {record.value for record in topic.records()} == {b"1", b"2"}, "the broker has it"
+
+
+def test_a_message_refused_at_a_second_try_is_unknown_not_refused(stack: Stack, shared_proxy: KafkaProxy) -> None:
+    """The broker has it since the first try, whose answer is lost. Meanwhile the topic's limit becomes smaller."""
+    topic = Topic(stack)
+    away = {"bootstrap.servers": shared_proxy.address, "compression.type": "none"}
+    caught: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            publisher.publish(Message(topic=topic.name, key="k", value="x" * 5_000))
+        except PublishFailed as error:
+            caught.append(error)
+
+    with Publisher(kafka=away, backend="kafka") as publisher:
+        rule = shared_proxy.on_answer(Api.PRODUCE, Hold(), times=1)
+        sending = threading.Thread(target=publish)
+        sending.start()
+        rule.wait()
+        topic.limit(1_000)
+        rule.release(Cut())
+        sending.join(60)
+    (error,) = caught
+    assert isinstance(error, PublishUnknown)
+    assert error.refused == ()
+    assert len(error.unknown) == 1
+    assert [record.value for record in topic.records() if record.key == b"k"] == [b"x" * 5_000], "the broker has it"
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

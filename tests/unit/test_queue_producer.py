@@ -35,6 +35,9 @@ class Sent:
     def offset(self) -> int:
         return 7
 
+    def latency(self) -> float:
+        return 0.01
+
 
 class Recorded:
     """A client that queues records, and answers when the test says so."""

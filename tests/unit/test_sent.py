@@ -14,13 +14,19 @@ from thresher.queue.sent import Sent
 
 
 class Record:
-    """The client's report of a record that the broker has."""
+    """The client's report of a record, by default of one that the broker has."""
 
-    def partition(self) -> int:
-        return 3
+    def __init__(self, *, partition: int | None = 3, seconds: float = 0.01) -> None:
+        self._partition, self._seconds = partition, seconds
+
+    def partition(self) -> int | None:
+        return self._partition
 
     def offset(self) -> int:
         return 7
+
+    def latency(self) -> float:
+        return self._seconds
 
 
 RECORD = cast("Message", Record())
@@ -60,6 +66,16 @@ def test_an_error_is_raised(error: KafkaError, kind: type[Exception], waits: boo
     with pytest.raises(kind):
         sent.result(0)
     assert isinstance(sent.exception(0), kind)
+
+
+def test_a_late_refusal_is_unknown() -> None:
+    """The client sends a record again after 0.8 s at the earliest. Without a partition, it cannot have sent it."""
+    found = {}
+    for partition, seconds in ((3, 0.7), (3, 0.8), (None, 5.0)):
+        sent = new()
+        sent(TOO_LARGE, cast("Message", Record(partition=partition, seconds=seconds)))
+        found[partition, seconds] = type(sent.exception(0))
+    assert found == {(3, 0.7): SendRefused, (3, 0.8): SendUnknown, (None, 5.0): SendRefused}
 
 
 def test_a_wait_for_a_missing_result_times_out() -> None:

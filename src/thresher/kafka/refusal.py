@@ -5,7 +5,7 @@ The subject decides the reaction: a dead letter, a held topic, exit code 4, or a
 
 import enum
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 
 class Refusal(enum.Enum):
@@ -109,8 +109,34 @@ _REFUSALS = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, R
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Return whether the broker, or the client before it, refused a record. Otherwise the outcome is unknown."""
+    """Return whether the broker, or the client before it, refused a record. Otherwise the outcome is unknown.
+
+    The error of a delivery report has to be judged by `outcome` before.
+    """
     return refusal_of(error) in _REFUSALS
+
+
+# Properties of clients whose delivery reports `outcome` judges: how long they wait before they send a record again.
+RETRIES = {"retry.backoff.ms": 1_000, "retry.backoff.max.ms": 1_000}
+# A record that is answered for within this time was sent once at most: the client varies the pause by a fifth.
+_FIRST_TRY_SECONDS = 0.75
+
+
+def outcome(error: KafkaError, record: Message | None) -> KafkaError:
+    """Return a delivery report's error; if the record may have arrived nevertheless, one that says so.
+
+    The broker may refuse a second try after the first one arrived and its answer was lost: the topic's configuration,
+    or our permission, has changed meanwhile. The client does not say how often it sent a record. So a refusal counts
+    only if it came before a second try was possible, or if the record never had a partition to be sent to.
+    Without a `record`, `produce` raised the error.
+    """
+    if record is None or not is_refusal(error) or record.partition() is None:
+        return error
+    seconds = record.latency()
+    if seconds is not None and 0 <= seconds < _FIRST_TRY_SECONDS:
+        return error
+    why = f"{error.str()}; the client may have sent it more than once, and an earlier try may have arrived"
+    return KafkaError(KafkaError._FAIL, why)
 
 
 def refusal_of(error: KafkaError) -> Refusal:

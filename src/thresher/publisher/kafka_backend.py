@@ -2,7 +2,8 @@
 
 1. There is one idempotent producer with acks=all: order per key is kept, and the client's retries cause no duplicates.
 2. `kafka` returns once every message of a call was answered for. Messages that were refused are in `PublishFailed`, and
-   not in Kafka. If some were not answered for in time, it is `PublishUnknown`: those may be in Kafka.
+   not in Kafka. If some were not answered for in time, or refused so late that the client may have sent them before, it
+   is `PublishUnknown`: those may be in Kafka.
 3. `kafka_async` returns at once, as long as the client's queue has room. Failures are logged and counted at the next
    call, and `flush` then returns False. A process that dies loses unsent messages. For messages that must not be lost,
    use the outbox.
@@ -23,7 +24,7 @@ from thresher.core.errors import InvalidInput, ThresherError, shorten
 from thresher.core.fork_safe_lock import ForkSafeLock
 from thresher.core.secrets import kept_properties, revealed_properties
 from thresher.kafka.property import without_value
-from thresher.kafka.refusal import is_refusal
+from thresher.kafka.refusal import RETRIES, is_refusal, outcome
 from thresher.outbox.admission import InvalidMessage
 from thresher.outbox.message import Message
 
@@ -39,7 +40,7 @@ _DEFAULTS: dict[str, Any] = {
     # The relay's partitioner: a key has the same partition, whichever backend sends.
     "partitioner": "murmur2_random",
 }
-_OURS: dict[str, Any] = {"enable.idempotence": True, "acks": "all"}
+_OURS: dict[str, Any] = {"enable.idempotence": True, "acks": "all", **RETRIES}
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _POLL_SECONDS = 0.1
 _NAMED = 5
@@ -189,8 +190,9 @@ class KafkaBackend:
                 return
 
     def _unwatched(self, message: Message) -> Callable[[KafkaError | None, Any], None]:
-        def answered(error: KafkaError | None, _: Any) -> None:
-            if error is not None:
+        def answered(given: KafkaError | None, record: Any) -> None:
+            if given is not None:
+                error = outcome(given, record)
                 with self._lock:
                     self.failures += 1
                 text = "was refused and not sent" if is_refusal(error) else "may or may not have been sent"
@@ -227,10 +229,10 @@ class _Call:
             self.done.set()
 
     def answered(self, place: int) -> Callable[[KafkaError | None, Any], None]:
-        def answered(error: KafkaError | None, _: Any) -> None:
+        def answered(error: KafkaError | None, record: Any) -> None:
             # The poll of another thread may run this callback.
             with self._lock:
-                self.errors[place] = error
+                self.errors[place] = None if error is None else outcome(error, record)
                 self._left -= 1
                 if not self._left:
                     self.done.set()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, Message
 
-from thresher.kafka.refusal import is_refusal
+from thresher.kafka.refusal import is_refusal, outcome
 from thresher.queue.message import MessageId
 from thresher.queue.problem import SendRefused, SendUnknown
 
@@ -63,8 +63,9 @@ class Sent(Future[MessageId]):
                 self._made = threading.Condition()
             return self._made
 
-    def __call__(self, error: KafkaError | None, record: Message) -> None:
+    def __call__(self, given: KafkaError | None, record: Message) -> None:
         """Handle the broker's answer. Called once, by the thread that serves all sends."""
+        error = None if given is None else outcome(given, record)
         try:
             if error is None:
                 self._finish(self.message_id or MessageId(record.partition() or 0, record.offset() or 0), None)

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from thresher.kafka.partition_ends import OpenTransactions
+from thresher.kafka.refusal import RETRIES
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.queue.base_service import BaseQueueService
 from thresher.queue.buffer import ReceiveBuffer
@@ -122,6 +123,7 @@ class QueueService(BaseQueueService):
         most: dict[str, Any] = {
             "queue.buffering.max.messages": _MOST_SENDS,
             **self.config.producer,
+            **RETRIES,
             # After a time-out, a disconnected client is replaced before it can reconnect and send again.
             "reconnect.backoff.ms": 500,
         }
