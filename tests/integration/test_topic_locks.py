@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, cast
 
 import psycopg
@@ -16,7 +17,7 @@ from tests.processes import eventually
 from tests.relay.locked_place import HOOK, LockedPlace, Refusing, seen, standing_at
 from tests.relay.relaying import taken_over, tried_again
 from thresher.db.names import TableName
-from thresher.db.outbox_store import Fates, Wanted
+from thresher.db.outbox_store import DeadFate, Fates, Wanted
 from thresher.db.postgres.topic_locks import PostgresTopicLocks
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.shape import bucket_of
@@ -128,6 +129,63 @@ def test_rows_of_a_missing_topic_die_after_the_shared_grace(place: Places) -> No
     assert kind == "no-topic"
     assert "for 1 s" in reason
     assert at.locks()[missing]["retries"] == 0
+    assert at.locks()[missing]["slot"] is None
+
+
+def test_missing_names_get_no_slot_and_delay_no_topic(place: Places) -> None:
+    at = place()
+    missing = [f"{at.prefix}missing{number}" for number in range(300)]
+    with at.backend(limits={"grace_seconds": 3600.0}) as backend:
+        at.stash(*(Message(topic=name, key="k", value="0") for name in missing))
+        at.until(backend, lambda: len(at.locks()) == 300)
+        for n in range(3):
+            began = time.monotonic()
+            at.stash(Message(topic=at.topic, key="k", value=str(n)))
+            at.until(backend, lambda: at.pending() == 300)
+            assert time.monotonic() - began < 20.0
+        assert all(at.locks()[name]["slot"] is None for name in missing)
+        (progress,) = at.admin.topics(progress_topic(at.settings().name))
+        assert progress.partitions < 20
+        at.until(backend, lambda: "250 more topics" in backend.alarms)
+        assert len(backend.alarms) == 51
+        # A topic that comes is sent to at once: its note is no rest.
+        at.admin.create_topic(missing[7])
+        at.until(backend, lambda: at.pending() == 299)
+        assert at.locks()[missing[7]]["slot"] is not None
+        assert at.locks()[missing[7]]["missing_at"] is None
+        assert backend.counts.get("errored_turns", 0) == 0
+    assert numbers(at.read(3)) == [0, 1, 2]
+    assert numbers(at.read(1, missing[7])) == [0]
+
+
+def test_no_row_of_a_topic_with_a_lock_is_set_aside_by_a_note(place: Places) -> None:
+    at = place()
+    missing = [f"{at.prefix}missing{number}" for number in range(3)]
+    at.stash(*(Message(topic=name, key="k", value="0") for name in missing))
+    joined(at.locked_settings())
+    ((term,),) = at.sql("SELECT term::text FROM thresher_relay")
+    terms = LockTerms(owner="test", relay=at.settings().name, term=term, seconds=60.0)
+    wanted = Wanted(buckets=range(64), rows=10, batch_bytes=10_000, largest_bytes=10_000)
+    with at.locking() as locks:
+
+        def set_aside(topic: str, terms: LockTerms = terms) -> int | None:
+            (row,) = locks.rows_of([topic], wanted)
+            time_us = int(row[1].timestamp() * 1_000_000)
+            fates = Fates(ids=(), create_times=(), dead=[DeadFate(row[0], time_us, "no-topic", "why", 1, False)])
+            return locks.set_aside({topic: notes[topic]}, fates, terms)
+
+        locks.note(dict.fromkeys(missing, "why"), terms)
+        notes = {each.topic: each.note or 0 for each in locks.pending(60.0)}
+        assert len(locks.rows_of(missing, wanted)) == 3
+        # Another process has found the topic meanwhile, and may have sent the row.
+        locks.register(missing[0], 1)
+        assert set_aside(missing[0]) is None
+        assert set_aside(missing[1], replace(terms, term=str(uuid.uuid4()))) is None
+        assert set_aside(missing[1]) == 1
+        locks.reset()
+        assert set_aside(missing[2]) is None
+    assert len(at.dead()) == 1
+    assert at.pending() == 2
 
 
 def test_a_past_error_shortens_no_later_grace(place: Places) -> None:

@@ -71,4 +71,4 @@ def test_a_running_shard_that_stands_is_named() -> None:
 
     shards = [shard(0, Phase.RUNNING, 29), shard(1, Phase.RUNNING, 30), shard(2, Phase.BACKING_OFF, 90)]
     ((number, text),) = standing(shards).items()
-    assert (number, text.split(",")[0]) == (1, "it has taken rows for 30 s")
+    assert (number, text.split(",")[0]) == (1, "rows that may be sent have stood for 30 s")

@@ -5,11 +5,13 @@
 2. Each taking raises the row's **token**. Every statement of a holder names its token. Once another process has taken
    the lock, the statement changes nothing and raises `LockLost`.
 3. All times are the database's. The lock of a process that stops expires by itself.
+4. A topic that the cluster does not have gets no lock, but a **note** since when it is missing. Nothing was ever sent
+   to it by topic locks. So its rows are set aside by the database alone: `set_aside` and `register` exclude each other.
 
 The columns are those of Deimos' `kafka_topic_info`, and a few of our own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -35,7 +37,7 @@ def lock_name(topic: str, part: int, parts: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockState:
-    """One lock of a topic that has pending rows. `token` is None if the topic was never locked."""
+    """One lock of a topic that has pending rows. `token` is None if the topic has no lock."""
 
     topic: str
     part: int = 0
@@ -44,6 +46,11 @@ class LockState:
     free: bool = True
     # Whether the topic has failed since it was last sent, or single rows of it wait.
     troubled: bool = False
+    # For how long the topic has been missing or forbidden, over all processes, and why; None if it is not.
+    missing_seconds: float | None = None
+    reason: str | None = None
+    # Without a lock: the token of the note that the topic is missing.
+    note: int | None = None
 
     @property
     def name(self) -> str:
@@ -122,6 +129,28 @@ class TopicLocks(Protocol):
         """Insert the rows of a topic's locks if there are none; return the topic's number of parts.
 
         If another process has recorded another number, that number is returned and nothing changes.
+        """
+        ...
+
+    def note(self, missing: Mapping[str, str], terms: LockTerms) -> None:
+        """Note that topics without a lock are missing, each with the reason. Their graces begin, unless they have."""
+        ...
+
+    def forget(self, topics: Collection[str]) -> None:
+        """End the notes of topics that have no pending rows any more."""
+        ...
+
+    def rows_of(self, topics: Collection[str], wanted: Wanted) -> Sequence[PendingRow]:
+        """Return the oldest pending rows of topics without a lock."""
+        ...
+
+    def set_aside(
+        self, notes: Mapping[str, int], fates: Fates, terms: LockTerms, middle: Callable[[], None] = lambda: None
+    ) -> int | None:
+        """Settle dead rows of topics without a lock in one transaction, and return how many were found.
+
+        None, and nothing is settled, if one of the notes, by topic with its token, is not as it was: the topic has a
+        lock now, or another group was founded. So no row is both sent and set aside.
         """
         ...
 

@@ -36,12 +36,16 @@ def working(shard: ShardSnapshot, wording: Wording) -> bool:
 
 def standing(shards: Sequence[ShardSnapshot]) -> dict[int, str]:
     """Return the shards that take rows and have brought none to a fate for long, each with what it does."""
-    seconds = {each.shard: each.gauges.get(STANDING, 0) for each in shards if each.state is Phase.RUNNING}
-    return {
-        shard: f"it has taken rows for {stood:.0f} s, and has neither sent nor set aside one of them"
-        for shard, stood in seconds.items()
-        if stood >= _STANDING_SECONDS
-    }
+    found = {each.shard: stands(each.gauges) for each in shards if each.state is Phase.RUNNING}
+    return {shard: told for shard, told in found.items() if told is not None}
+
+
+def stands(gauges: Mapping[str, Number]) -> str | None:
+    """Return what a shard with these gauges does if its rows have stood for long; otherwise None."""
+    stood = gauges.get(STANDING, 0)
+    if stood < _STANDING_SECONDS:
+        return None
+    return f"rows that may be sent have stood for {stood:.0f} s, and none of them was sent or set aside"
 
 
 def shard_health(shard: ShardSnapshot, wording: Wording) -> ShardHealth:

@@ -65,13 +65,16 @@ def require_same_table(flaw: str | None) -> None:
         )
 
 
-def topic_head_query(shape: Shape, outbox: TableName) -> str:
-    """Return the statement that reads the oldest rows of one topic, in the buckets of one of its parts."""
+def topic_head_query(shape: Shape, outbox: TableName, topic: str = "%(topic)s::text") -> str:
+    """Return the statement that reads the oldest rows of one topic, in the buckets of one of its parts.
+
+    `topic` is the expression for the topic.
+    """
     if shape is not Shape.THRESHER:
-        unclaimed = f"{_unclaimed(shape)}\n   AND {_topic(shape)}"
+        unclaimed = f"{_unclaimed(shape)}\n   AND {_topic(shape, topic)}"
         order = f"i.{TOPIC[shape]}, i.id"
         return statement(f"{shape.prefix}_head", outbox, **_parts(unclaimed, order=order))
-    mine = f"{_topic(shape)} AND i.bucket = ANY (%(buckets)s::smallint[])"
+    mine = f"{_topic(shape, topic)} AND i.bucket = ANY (%(buckets)s::smallint[])"
     return statement("outbox_topic_head", outbox, pick=_pick(outbox, mine=mine, unclaimed=_unclaimed(shape)))
 
 
@@ -107,10 +110,10 @@ def _parts(unclaimed: str, *, order: str) -> dict[str, str]:
     return {"unclaimed": unclaimed, "replaced": _replaced(), "order": order, "most_headers": str(MOST_HEADERS)}
 
 
-def _topic(shape: Shape) -> str:
+def _topic(shape: Shape, topic: str) -> str:
     """Return the condition for rows of one topic. Not "=": see outbox_topic_head."""
     column = TOPIC[shape]
-    return f"i.{column} >= %(topic)s::text AND i.{column} <= %(topic)s::text"
+    return f"i.{column} >= {topic} AND i.{column} <= {topic}"
 
 
 def _pick(outbox: TableName, *, mine: str, unclaimed: str, more: str = "", counted: bool = True) -> str:

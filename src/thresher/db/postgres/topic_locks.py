@@ -1,6 +1,6 @@
 """The locks of an outbox's topics in Postgres, over a connection in autocommit: the adapter of `db.topic_locks`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -114,6 +114,8 @@ class PostgresTopicLocks:
             if shape is Shape.DEIMOS
             else statement("topic_lock_read", locks=locks, head=head)
         )
+        several = statement("topic_lock_rows", head=topic_head_query(shape, outbox, topic="n.topic"))
+        self._rows_of = bounded_query(several, shape)
 
     def create(self) -> None:
         """Create the table of locks, or add the columns that it lacks."""
@@ -156,9 +158,12 @@ class PostgresTopicLocks:
         with explained():
             found = self._cursor.execute(self._pending, {"seconds": seconds}, prepare=True).fetchall()
         return [
-            LockState(topic=topic, part=part, parts=parts, token=token, free=free, troubled=troubled)
-            for topic, part, parts, token, free, troubled in found
-        ]
+            LockState(
+                topic=topic, part=part, parts=parts, token=token, free=free, troubled=troubled,
+                missing_seconds=missing, reason=reason, note=note,
+            )
+            for topic, part, parts, token, free, troubled, missing, reason, note in found
+        ]  # fmt: skip
 
     def register(self, topic: str, parts: int) -> int:
         """Insert the rows of a topic's locks if there are none; return the topic's number of parts."""
@@ -174,6 +179,39 @@ class PostgresTopicLocks:
         for name in sorted(names):
             values = {"name": name, "parts": parts, "slotted": (name == whole) == (parts == 1)}
             self._cursor.execute(self._statement("register"), values)
+
+    def note(self, missing: Mapping[str, str], terms: LockTerms) -> None:
+        """Note that topics without a lock are missing, each with the reason."""
+        values = {
+            "topics": list(missing), "reasons": [_storable(why) for why in missing.values()],
+            "relay": terms.relay, "term": terms.term,
+        }  # fmt: skip
+        with explained():
+            self._cursor.execute(self._statement("note"), values)
+
+    def forget(self, topics: Collection[str]) -> None:
+        """End the notes of topics that have no pending rows any more."""
+        with explained():
+            self._cursor.execute(self._statement("forget"), {"topics": list(topics)})
+
+    def rows_of(self, topics: Collection[str], wanted: Wanted) -> Sequence[PendingRow]:
+        """Return the oldest pending rows of topics without a lock."""
+        values = {"topics": list(topics), **marked_values(wanted), **self._of}
+        with explained():
+            return self._checked(self._rows.execute(self._rows_of, values).fetchall())
+
+    def set_aside(
+        self, notes: Mapping[str, int], fates: Fates, terms: LockTerms, middle: Callable[[], None] = lambda: None
+    ) -> int | None:
+        """Settle dead rows of topics without a lock in one transaction; None if a note is not as it was."""
+        values = {
+            "topics": list(notes), "tokens": list(notes.values()), "relay": terms.relay, "term": terms.term
+        }  # fmt: skip
+        with explained(), self._connection.transaction():
+            row = self._cursor.execute(self._statement("noted"), values).fetchone()
+            if row is None or row[0] != len(notes):
+                return None
+            return self._settlement.settle(fates, middle=middle)
 
     def acquire(self, wanted: LockState, terms: LockTerms) -> TopicLock | None:
         """Take a lock that is free or has expired; None if it is held, or the topic has another number of parts."""
@@ -209,8 +247,7 @@ class PostgresTopicLocks:
 
     def fail(self, lock: TopicLock, reason: str, *, missing: bool = False, early_seconds: float = 0.0) -> None:
         """Free the lock with an error: nobody takes it before it has expired."""
-        text = reason.replace("\0", "�")[:_LONGEST_REASON]
-        self._change("fail", lock, reason=text, missing=missing, early=early_seconds)
+        self._change("fail", lock, reason=_storable(reason), missing=missing, early=early_seconds)
 
     def take(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
         """Return the topic's oldest pending rows by id; in Deimos' table the rows get the session id."""
@@ -222,13 +259,16 @@ class PostgresTopicLocks:
             **self._of,
         }
         with explained():
-            found = self._rows.execute(self._take, values, prepare=True).fetchall()
+            found = self._checked(self._rows.execute(self._take, values, prepare=True).fetchall())
+        if not found:
+            self.require(lock)
+        return found
+
+    def _checked(self, found: list[PendingRow]) -> Sequence[PendingRow]:
         # Imported here: a program that only creates the table of locks may not have Arrow.
         from thresher.db.row_schema import FLAW  # noqa: PLC0415
 
-        if not found:
-            self.require(lock)
-        else:
+        if found:
             require_same_table(found[0][FLAW])
         return found
 
@@ -261,6 +301,10 @@ class PostgresTopicLocks:
 
     def _statement(self, what: str) -> Any:
         return statement(f"topic_lock_{what}", locks=self._parts[0], control=self._parts[1])
+
+
+def _storable(reason: str) -> str:
+    return reason.replace("\0", "�")[:_LONGEST_REASON]
 
 
 def _held(lock: TopicLock) -> dict[str, Any]:

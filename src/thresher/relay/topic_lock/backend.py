@@ -20,6 +20,7 @@ from thresher.relay.settings import Coordination, Settings, ShardAssignment
 from thresher.relay.topic_lock.joining import join
 from thresher.relay.topic_lock.worker import Worker
 from thresher.relay.topic_lock.workload import TopicLockTerm
+from thresher.service.metrics import stands
 from thresher.service.workload import PeriodicCheck
 from thresher.spark.signal_safe_event import SignalSafeEvent
 from thresher.spark.worker.shard import Figures, Shard
@@ -31,8 +32,8 @@ _LOOK_SECONDS = 0.2
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
 # If a worker takes longer to end, the log says so.
 _SLOW_SECONDS = 30.0
-# The key of the alarm about the backend itself: no topic has this name.
-ENDED = "(relay)"
+# The keys of the alarms about the backend itself, and about rows that stand: no topic has these names.
+ENDED, STAND = "(relay)", "(rows)"
 
 
 class DbBackend:
@@ -88,9 +89,14 @@ class DbBackend:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Topics whose rows wait, and why. Once an error has ended the backend, it is here under `(relay)`."""
+        """Topics whose rows wait, and why. Once an error has ended the backend, it is here under `(relay)`.
+
+        Rows that stand although they may be sent are there under `(rows)`.
+        """
         ended = {} if self.error is None else {ENDED: f"has ended, and sends nothing: {self.error}"}
-        return ended if self._told is None else {**self._told.alarms, **ended}
+        told = max((text for each in self._figures if (text := stands(each.gauges))), default=None)
+        standing = {} if told is None else {STAND: told}
+        return {**standing, **ended} if self._told is None else {**self._told.alarms, **standing, **ended}
 
     def __enter__(self) -> Self:
         self.start()

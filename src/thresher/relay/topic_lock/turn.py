@@ -38,6 +38,7 @@ from thresher.delivery.rules import Rules
 from thresher.delivery.shard.meter import Meter
 from thresher.delivery.shard.recovery import Recovery
 from thresher.delivery.shard.running import step_name
+from thresher.delivery.shard.topic_alarm import TopicAlarm
 from thresher.delivery.shard_producer import ProgressTopic, ShardProducer
 from thresher.delivery.stored_rows import read_of, row_sizes
 from thresher.delivery.transaction import Transactions
@@ -77,8 +78,8 @@ class WorkerResources:
     meter: Meter
     crash: CrashPoints
     reserved: Reserved
-    # Topics that this worker has reported as waiting.
-    alarmed: set[str]
+    # The topics that this worker has reported as waiting.
+    alarm: TopicAlarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,7 @@ class LockTurns:
             AwaitSettled: lambda _: True,
             Hold: self._hold,
             ReportRejected: self._report_rejected,
-            Lift: lambda effect: self._resources.shard.event("lifted", topics=[effect.topic], of=0),
+            Lift: lambda effect: self._resources.alarm.lift([effect.topic]),
             DiscardReadAhead: lambda _: None,
         }
 
@@ -295,9 +296,9 @@ class LockTurns:
             resources.crash.reach(CrashPoint.SETTLED, progress.ids)
 
     def _hold(self, effect: Hold) -> None:
-        resources = self._resources
-        resources.alarmed.add(self.lock.topic)
-        resources.shard.event("held", reasons={effect.why: sorted(effect.missing) or [self.lock.topic]}, of=1)
+        if not self._carrier.gate.topics.is_missing(self.lock.topic):
+            # The alarm about missing topics is common: see `Worker`.
+            self._resources.alarm.raise_for({self.lock.topic: effect.why})
         if self.lock.topic in effect.topics:
             self._turn.held = effect.why
             return

@@ -1,8 +1,9 @@
 """A worker that shares an outbox's topics with others: it locks one topic after another, and takes a turn at each.
 
-1. A **round** reads the locks of all topics with pending rows. A topic without a lock gets one.
+1. A **round** reads the locks of all topics with pending rows. A topic without a lock gets one, once the cluster has
+   the topic (`missing_topics`).
 2. Each free lock is taken, worked on (`turn`), and freed. Topics whose producer this worker has kept come first: a turn
-   at another topic costs an `init_transactions` and a recovery.
+   at another topic costs an `init_transactions` and a recovery. Topics that were missing come last, for a second.
 3. A topic that errors rests, and the others go on: for `lock_seconds`, or for tenths of a second at first if the cause
    is not the topic. A lock that another process has taken is left to it.
 4. A turn that failed is repeated once. If its producer was fenced although the lock is ours, a process that had lost
@@ -13,6 +14,7 @@ started again.
 """
 
 import contextlib
+import math
 import random
 import time
 import uuid
@@ -28,13 +30,16 @@ from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.names import progress_topic, shard_sessions
 from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
 from thresher.delivery.shard.meter import Meter, count_error
+from thresher.delivery.shard.topic_alarm import TopicAlarm
 from thresher.kafka.admin import Admin
 from thresher.kafka.refusal import fenced
 from thresher.relay.progress_source import reserved_topics
 from thresher.relay.settings import ShardAssignment
 from thresher.relay.store import store_of
+from thresher.relay.topic_lock.missing_topics import MissingTopics
 from thresher.relay.topic_lock.slots import Slots
 from thresher.relay.topic_lock.split import require_split
+from thresher.relay.topic_lock.standing import Standing
 from thresher.relay.topic_lock.turn import Done, Errored, LockTurns, WorkerResources
 from thresher.spark.worker.shard import Shard
 
@@ -46,6 +51,8 @@ _MAX_KEPT, _MIN_KEPT = 32, 2
 _MAX_FENCES, _MAX_TRIES = 3, 2
 # The rest of a topic after an error that was not its own: the first one, and the longest unless the turn took longer.
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.1, 5.0
+# How long a round takes turns at topics that have a lock and were missing: each costs a recovery.
+_MISSING_SECONDS = 1.0
 
 
 def most_kept(workers: int) -> int:
@@ -60,6 +67,15 @@ def rest_after_own_error(retries: int, took_seconds: float, lock_seconds: float)
     """
     rest = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS * 2.0 ** min(retries, 10))
     return min(lock_seconds, max(rest, took_seconds))
+
+
+def in_order(
+    states: Iterable[LockState], warm: Callable[[LockState], bool], shuffle: Callable[[list[LockState]], None]
+) -> list[LockState]:
+    """Return `warm` locks, whose kept producers can go on, then others, then missing topics; each in random order."""
+    found = list(states)
+    shuffle(found)
+    return sorted(found, key=lambda state: (state.missing_seconds is not None, not warm(state)))
 
 
 class Worker:
@@ -77,8 +93,7 @@ class Worker:
         found = session.incarnation()
         require_same(found.since, assignment.since)
         self._locks = session.topic_locks()
-        # Topics with an alarm of this worker.
-        self._alarmed: set[str] = set()
+        self._alarm = TopicAlarm(shard.event)
         meter = Meter(shard, report=shard.event)
         shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
         admin = Admin.of(settings.kafka)
@@ -92,13 +107,18 @@ class Worker:
             meter=meter,
             crash=CrashPoints(assignment.hook, shard.index),
             reserved=reserved_topics(settings),
-            alarmed=self._alarmed,
+            alarm=self._alarm,
         )
         self._slots = Slots(admin, progress_topic(settings.name))
         locking = settings.topic_locking
         self._terms = LockTerms(
             owner=str(uuid.uuid4()), relay=settings.name, term=assignment.term, seconds=locking.lock_seconds
         )
+        self._missing = MissingTopics(
+            shard, assignment, self._locks, self._resources.marks, self._terms,
+            admin=admin, reserved=self._resources.reserved, crash=self._resources.crash,
+        )  # fmt: skip
+        self._standing = Standing(shard)
         self._kept: OrderedDict[str, LockTurns] = OrderedDict()
         self._most_kept = most_kept(settings.shards)
         meter.recovered()
@@ -108,11 +128,17 @@ class Worker:
         """Take a turn at every lock that is free."""
         with self._shard.step("look"):
             states = self._locks.pending(self._terms.seconds)
-        self._lift(states)
+        self._tell(states)
         self._discard_outdated(states)
-        for state in self._in_order(self._registered(states)):
-            if self._shard.stopping:
+        self._standing.look(states, time.monotonic())
+        until = math.inf
+        for state in in_order([*self._missing.tend(states), *self._free(states)], self._is_warm, self._shuffle):
+            now = time.monotonic()
+            if state.missing_seconds is not None:
+                until = min(until, now + _MISSING_SECONDS)
+            if self._shard.stopping or now > until:
                 return
+            self._standing.show(now)
             lock = self._locks.acquire(state, self._terms)
             if lock is None:
                 self._require_term()
@@ -121,15 +147,21 @@ class Worker:
 
     def close(self) -> None:
         """Discard all producers."""
+        self._missing.close()
         while self._kept:
             self._kept.popitem()[1].close()
 
-    def _lift(self, states: Sequence[LockState]) -> None:
-        """Clear the alarms about topics whose rows no longer wait, whichever worker sent them or set them aside."""
-        troubled = {state.topic for state in states if state.troubled}
-        for topic in self._alarmed - troubled:
-            self._shard.event("lifted", topics=[topic], of=0)
-        self._alarmed &= troubled
+    def _tell(self, states: Sequence[LockState]) -> None:
+        """Clear the alarms about topics whose rows no longer wait, whichever worker sent them or set them aside.
+
+        One worker of each process has the alarm about missing topics, of all processes.
+        """
+        waiting = {state.topic for state in states if state.troubled or state.missing_seconds is not None}
+        if ended := self._alarm.topics - waiting:
+            self._alarm.lift(ended)
+        missing = {state.topic: state.reason or "" for state in states if state.missing_seconds is not None}
+        if self._shard.index == 0 and not missing.keys() <= self._alarm.topics:
+            self._alarm.raise_for(missing)
 
     def _discard_outdated(self, states: Sequence[LockState]) -> None:
         """Discard the producers of locks that another worker has taken since: the next turn needs new ones."""
@@ -139,24 +171,14 @@ class Worker:
                 del self._kept[state.name]
                 kept.close()
 
-    def _registered(self, states: Sequence[LockState]) -> Iterable[LockState]:
-        """Yield the locks that can be taken. A topic without locks gets one for each of its parts first."""
+    def _free(self, states: Sequence[LockState]) -> Iterable[LockState]:
+        """Yield the locks that can be taken."""
         for state in states:
-            parts = self._assignment.settings.topic_locking.split_topics.get(state.topic, 1)
-            if state.token is None:
-                require_split(state.topic, recorded=self._locks.register(state.topic, parts), told=parts)
-                for part in range(parts):
-                    yield LockState(topic=state.topic, part=part, parts=parts, token=0)
-            else:
+            if state.token is not None:
+                parts = self._assignment.settings.topic_locking.split_topics.get(state.topic, 1)
                 require_split(state.topic, recorded=state.parts, told=parts)
                 if state.free:
                     yield state
-
-    def _in_order(self, states: Iterable[LockState]) -> list[LockState]:
-        """Return the locks whose kept producers can go on, then the others; each group in random order."""
-        found = list(states)
-        self._shuffle(found)
-        return sorted(found, key=lambda state: not self._is_warm(state))
 
     def _is_warm(self, state: LockState) -> bool:
         kept = self._kept.get(state.name)
@@ -231,8 +253,8 @@ class Worker:
 
     def _fail(self, lock: TopicLock, outcome: Errored, took_seconds: float) -> None:
         self._shard.count("errored_turns")
-        self._shard.event("errored", topic=lock.name, why=outcome.why)
-        self._alarmed.add(lock.topic)
+        if not outcome.missing:
+            self._shard.event("errored", topic=lock.name, why=outcome.why)
         seconds = self._terms.seconds
         rest = rest_after_own_error(lock.retries, took_seconds, seconds) if outcome.ours else seconds
         self._locks.fail(lock, outcome.why, missing=outcome.missing, early_seconds=seconds - rest)
