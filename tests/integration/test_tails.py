@@ -134,6 +134,19 @@ def test_rows_by_copy_and_a_huge_transaction_are_published_whole(place: Places) 
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
+def test_rows_of_many_missing_topics_hold_up_no_others(place: Places) -> None:
+    at = place()
+    with at.tailing(limits={"grace_seconds": 3600.0}) as tailing:
+        tailing.until(lambda: tailing.up)
+        at.sql(
+            "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) SELECT %s || n, 'k', 'lost' "
+            "FROM generate_series(1, 15000) n",
+            f"{at.prefix}missing",
+        )
+        at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(3)))
+        assert values(at.read(3)) == [b"0", b"1", b"2"]
+
+
 FORGED = ("forged", b"k", b"v", (), (), None, None)
 
 

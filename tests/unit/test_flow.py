@@ -24,7 +24,8 @@ class Scene:
     def __init__(self) -> None:
         self.now, self.shown, self.answer = 0.0, -1.0, NOTHING_YET
         self.ahead = ReadAhead(ReadAheadLimits(most_rows=10))
-        flow = Flow(self, self.ahead, clock=lambda: self.now)
+        self.blocked = 0.0
+        flow = Flow(self, self.ahead, blocked_seconds=lambda: self.blocked, clock=lambda: self.now)
         self._handlers = flow.watched({Take: lambda _: self.answer, Settle: lambda _: None})
 
     def count(self, name: str, amount: float = 1) -> None: ...
@@ -59,6 +60,14 @@ def test_a_shard_whose_reads_find_nothing_does_not_stand() -> None:
     scene.take(BATCH, 0.0)
     assert scene.take(NOTHING_YET, 40.0) == 40
     scene.ahead.empty_reads += 1
+    assert scene.take(NOTHING_YET, 41.0) == 0
+
+
+def test_a_shard_stands_while_its_source_is_blocked() -> None:
+    scene = Scene()
+    scene.blocked = 31.5
+    assert scene.take(NOTHING_YET, 40.0) == 31
+    scene.blocked = 0.0
     assert scene.take(NOTHING_YET, 41.0) == 0
 
 

@@ -71,6 +71,29 @@ def test_not_more_changes_wait_than_a_record_can_name() -> None:
     assert taken(buffer, held=["a"]) == []
 
 
+def test_a_record_names_tens_of_thousands_of_waiting_changes() -> None:
+    buffer = filled(*(position(1_000 * n) for n in range(1, 25_001)))
+    buffer.add(chunk(position(90_000_000), topic="b"))
+    assert taken(buffer, held=["a"]) == [25_001]
+    small = filled(*(position(1_000 * n) for n in range(1, 25_001)), waiting_bytes=90_000)
+    small.add(chunk(position(90_000_000), topic="b"))
+    assert taken(small, held=["a"]) == []
+
+
+def test_a_buffer_is_blocked_while_too_many_changes_wait() -> None:
+    now = 100.0
+    buffer = LogBuffer(Bounds(waiting=2), clock=lambda: now)
+    buffer.add(chunk(position(10), position(20)))
+    buffer.add(chunk(position(30), topic="b"))
+    taken(buffer, held=["a"])
+    now = 140.0
+    taken(buffer, held=["a"])
+    assert taken(buffer, held=["a"], among=True, sweeping=True) == [1, 2], "a sweep says nothing of others"
+    assert buffer.blocked_seconds == 40.0
+    assert taken(buffer) == [1, 2, 3]
+    assert buffer.blocked_seconds == 0.0
+
+
 def test_a_full_buffer_takes_no_more() -> None:
     assert filled(position(10), rows=1).room == (0, 0)
     assert filled(position(10), bytes=10).room == (0, 0)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from thresher.delivery.effects import Control
@@ -33,7 +34,7 @@ def book(buffer: LogBuffer, clock: type[Clock] = Clock) -> TailBook:
 
 
 def filled(count: int) -> LogBuffer:
-    buffer = LogBuffer(Bounds(waiting=10_000))
+    buffer = LogBuffer(Bounds())
     positions = [Position(10 * n, 10 * n - 5, 0) for n in range(1, count + 1)]
     rows: list[Any] = [(n, NOW, "a", b"k", b"v", (), (), None, None, None) for n in range(count)]
     buffer.add(Chunk(positions=positions, rows=rows, commit_times=[7] * count, ended=10 * count + 1, size=10 * count))
@@ -69,7 +70,9 @@ def test_relay_and_tail_refuse_each_others_records() -> None:
 
 @pytest.mark.parametrize("most_bytes", [14_336, 100_000, 900_000])
 def test_all_waiting_changes_fit_into_a_record(most_bytes: int) -> None:
-    waiting, rows = bounded(Bounds(), most_bytes).waiting, batch_rows(15_000, most_bytes)
+    # Each position takes three bytes here.
+    waiting = bounded(Bounds(), most_bytes).waiting_bytes // 3
+    rows = batch_rows(15_000, most_bytes)
     buffer = filled(waiting + rows + 500)
     made = TailBook(buffer=buffer, outbox_id="o", term="t", timeline=lambda: 3, most_bytes=most_bytes)
     made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="2/17.5/5/0"))
@@ -77,6 +80,18 @@ def test_all_waiting_changes_fit_into_a_record(most_bytes: int) -> None:
     fit = made.fitting(poisoned)
     assert 1 <= fit <= 500
     assert len(encode(made.record(1, poisoned[:fit], 0))) <= most_bytes
+
+
+def test_a_record_of_the_version_before_is_read() -> None:
+    made = book(filled(4)).record(9, RowList([row(2)]), 2)
+    with pa.ipc.open_stream(pa.BufferReader(encode(made))) as reader:
+        metadata = {**(reader.schema.metadata or {}), b"version": b"tail-1"}
+    columns = [pa.array([number], pa.uint64()) for number in (10, 5, 0)]
+    batch = pa.record_batch(columns, names=["commit", "change", "place"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema.with_metadata(metadata)) as writer:
+        writer.write_batch(batch.replace_schema_metadata(metadata))
+    assert decode(sink.getvalue().to_pybytes()).coverage == made.coverage
 
 
 def test_a_note_is_due_when_the_log_advances_without_rows() -> None:

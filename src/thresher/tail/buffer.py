@@ -6,12 +6,14 @@
 3. A change that the last committed record covers is skipped when the server sends it again. If the record names it as
    dead, it is handed out to be written to the dead table once more. Until that is done, no read returns anything, and
    each new record names it too. If the server does not send a change that a record names, this is another WAL.
-4. A progress record names the undecided changes that newer ones have overtaken. Their number is bounded: at the bound,
-   reads return no newer changes. When the buffer is full, no more of the WAL is read.
+4. A progress record names the undecided changes that newer ones have overtaken. Their size there is bounded: at the
+   bound, reads return no newer changes. When the buffer is full, no more of the WAL is read. While nothing is read for
+   one of these reasons, the buffer is **blocked**: rows wait that might be sent.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,9 +23,11 @@ from thresher.delivery.fate import Dead
 from thresher.delivery.reading.row_source import ReadRequest
 from thresher.tail.chunk import Chunk
 from thresher.tail.coverage import START, Coverage, Ends
-from thresher.tail.position import Position
+from thresher.tail.position import PackedSize, Position
 from thresher.tail.problem import LogLost
 
+# No position is packed into more bytes.
+_POSITION_BYTES = 24
 # A row's number of columns, without and with the one that chooses its partition.
 _SENDABLE, _GIVEN = 10, 11
 
@@ -54,18 +58,24 @@ class DeadChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much may be held: rows and bytes of all changes; and how many may wait while newer ones are published."""
+    """How much may be held: rows and bytes of all changes, and of those that wait while newer ones are published.
+
+    `waiting_bytes` is the size of their packed positions.
+    """
 
     rows: int = 100_000
     bytes: int = 64_000_000
-    waiting: int = 10_000
+    waiting: int = 10_000_000
+    waiting_bytes: int = 250_000
 
 
 class LogBuffer:
     """The changes of one attempt. Safe to use from the threads of the reader, the task and the settler."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
+    def __init__(self, bounds: Bounds, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bounds, self._clock = bounds, clock
+        # Since when no read has returned a row because of a bound.
+        self._blocked_since: float | None = None
         self._changed = threading.Condition()
         self._next = 1
         # The buffer's number → change, in the order of the WAL.
@@ -144,7 +154,8 @@ class LogBuffer:
         held, keys, rows, in_flight = set(request.held), set(request.held_keys), request.held_rows, request.in_flight
         chosen = bool(held) or request.among
         found: list[PendingRow] = []
-        left = size = 0
+        left: list[Position] = []
+        size, packed, crowded = 0, PackedSize(), False
         with self._changed:
             if self._expected_dead or self._unwritten_dead:
                 return found, 0
@@ -157,15 +168,36 @@ class LogBuffer:
                     or (rows and number in rows)
                     or (keys and given[3] is not None and (given[2], given[3]) in keys)
                 ):
-                    left += 1
-                    if left >= self._bounds.waiting:
+                    left.append(change.position)
+                    if crowded := self._crowded(left, packed):
                         break
                     continue
                 found.append(given)
                 size += change.size
                 if len(found) >= request.rows or size >= request.bytes:
                     break
+            if not request.sweeping:
+                self._note_blocked(not found and (crowded or self.room == (0, 0)))
         return found, size
+
+    def _crowded(self, left: Sequence[Position], packed: PackedSize) -> bool:
+        """Whether no more changes may be overtaken than these, or their positions would not fit into a record."""
+        if len(left) >= self._bounds.waiting:
+            return True
+        most = self._bounds.waiting_bytes
+        return len(left) * _POSITION_BYTES > most and packed.of(left) > most
+
+    def _note_blocked(self, blocked: bool) -> None:
+        if not blocked:
+            self._blocked_since = None
+        elif self._blocked_since is None:
+            self._blocked_since = self._clock()
+
+    @property
+    def blocked_seconds(self) -> float:
+        """For how long rows have waited behind others because of a bound; 0 if none does."""
+        since = self._blocked_since
+        return 0.0 if since is None else self._clock() - since
 
     def await_room(self, seconds: float) -> None:
         """Wait until changes have left the buffer, at most `seconds`."""

@@ -114,8 +114,8 @@ class _OwnKeys(Form):
         default=_LIMITS.buffer_rows,
         ge=1_000,
         le=10_000_000,
-        description="The maximum number of rows that are read ahead. If all of them, or ten thousand, wait for their "
-        "topics, all other rows wait too.",
+        description="The maximum number of rows that are read ahead. If all of them, or about sixty thousand, wait for "
+        "their topics, all other rows wait too.",
     )
     buffer_bytes: int = Field(
         default=_LIMITS.buffer_bytes, ge=100_000, description="The approximate maximum of bytes that are read ahead."

@@ -2,14 +2,13 @@
 
 Records are cumulative: the last committed record is sufficient. It holds the position up to which changes are decided,
 the positions before it that still wait, and the dead changes of its own transaction. It also holds the position up to
-which the slot may be confirmed. On the wire it is one Arrow batch of the waiting positions, with metadata.
+which the slot may be confirmed. On the wire it is one Arrow batch of the packed waiting positions, with metadata.
 """
 
 import json
 import time
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -20,17 +19,19 @@ from thresher.delivery.row import Rows
 from thresher.tail.buffer import Bounds, DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_span import UNKNOWN, LogSpan
-from thresher.tail.position import Position
+from thresher.tail.position import Position, packed, unpacked
 
-_VERSION = "tail-1"
-_SCHEMA = pa.schema([("commit", pa.uint64()), ("change", pa.uint64()), ("place", pa.uint64())])
+# Records of the version before had three columns of whole numbers.
+_VERSION, _BEFORE = "tail-2", "tail-1"
+_SCHEMA = pa.schema([("waiting", pa.uint8())])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
-# Upper bounds of bytes in a record: schema and metadata, each waiting position, each dead change without its reason.
-_FRAME_BYTES, _POSITION_BYTES, _DEAD_BYTES = 4_096, 24, 128
+# Upper bounds of bytes in a record: schema and metadata, what a further waiting position adds (positions in the WAL are
+# smaller than 2**55: it may split two differences), each dead change without its reason.
+_FRAME_BYTES, _FURTHER_BYTES, _DEAD_BYTES = 4_096, 30, 128
 # The time between two records while nothing is pending.
 _NOTE_SECONDS = 3.0
 # Shares of a record's bytes: for changes that waited before, for those of the current batch, and for dead changes.
-_WAITING, _BATCH, _DEAD = 0.35, 0.35, 0.3
+_WAITING, _BATCH, _DEAD = 0.3, 0.4, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +68,12 @@ class TailProgress:
 
 def bounded(bounds: Bounds, most_bytes: int) -> Bounds:
     """Return the bounds of a buffer whose waiting changes fit into progress records of this size."""
-    room = most_bytes - _FRAME_BYTES
-    return Bounds(
-        rows=bounds.rows, bytes=bounds.bytes, waiting=min(bounds.waiting, int(_WAITING * room) // _POSITION_BYTES)
-    )
+    return replace(bounds, waiting_bytes=int(_WAITING * (most_bytes - _FRAME_BYTES)))
 
 
 def batch_rows(rows: int, most_bytes: int) -> int:
     """Return how many rows a batch may have, so that all of them fit into a record if they have to wait."""
-    return max(1, min(rows, int(_BATCH * (most_bytes - _FRAME_BYTES)) // _POSITION_BYTES))
+    return max(1, min(rows, int(_BATCH * (most_bytes - _FRAME_BYTES)) // _FURTHER_BYTES))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,13 +202,9 @@ def encode(progress: TailProgress) -> bytes:
     }
     if coverage.dead:
         metadata["dead"] = json.dumps([(*position, *fate) for position, fate in coverage.dead.items()])
-    columns = list(zip(*sorted(coverage.waiting), strict=True)) or [(), (), ()]
-    rows = pa.record_batch(
-        [
-            pa.Array.from_buffers(pa.uint64(), len(each), [None, pa.py_buffer(array("Q", each))]) for each in columns
-        ],
-        schema=_SCHEMA.with_metadata(metadata),
-    )  # fmt: skip
+    waiting = packed(sorted(coverage.waiting))
+    column = pa.Array.from_buffers(pa.uint8(), len(waiting), [None, pa.py_buffer(waiting)])
+    rows = pa.record_batch([column], schema=_SCHEMA.with_metadata(metadata))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
         writer.write_batch(rows)
@@ -223,13 +217,13 @@ def decode(data: bytes) -> TailProgress:
     try:
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
             metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
-            if metadata.get("version") != _VERSION:
+            if metadata.get("version") not in {_VERSION, _BEFORE}:
                 raise ForeignProgress(
                     f"a progress record has version {metadata.get('version')!r}, this program knows {_VERSION}: "
                     "a newer Thresher wrote it, so use that one"
                 )
             batch = reader.read_next_batch()
-        waiting = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        waiting = _waiting(batch)
         dead = {
             Position(commit, change, place): Dead(Kind(kind), reason, attempts, blocking)
             for commit, change, place, kind, reason, attempts, blocking in json.loads(metadata.get("dead", "[]"))
@@ -245,7 +239,7 @@ def decode(data: bytes) -> TailProgress:
             failures=int(metadata["failures"]),
             coverage=Coverage(
                 position=Position(*json.loads(metadata["position"])),
-                waiting=frozenset(Position(*each) for each in waiting),
+                waiting=frozenset(waiting),
                 dead=dead,
                 noted=int(metadata["noted"]),
                 committed_us=int(metadata["committed_us"]),
@@ -257,3 +251,10 @@ def decode(data: bytes) -> TailProgress:
             f"a record on the progress topic is not one of a tail's ({type(error).__name__}): the topic must be the "
             "tail's alone"
         ) from error
+
+
+def _waiting(batch: pa.RecordBatch) -> Iterable[Position]:
+    """Return the waiting positions of a record of this version, or of the one before."""
+    if batch.num_columns == 1:
+        return unpacked(bytes(batch.column(0).to_pylist()))
+    return [Position(*each) for each in zip(*(column.to_pylist() for column in batch.columns), strict=True)]

@@ -1,7 +1,8 @@
 """For how long a shard has taken rows and brought none to a fate, so that a shard that stands is not called ready.
 
 A shard stands from the first batch that it takes until a transaction with rows is committed, or a read finds no row
-that may be sent now: rows that are held, with an alarm, are not among those that a read finds.
+that may be sent now: rows that are held, with an alarm, are not among those that a read finds. It also stands while
+its source is blocked: rows wait that no read returns, because too many wait before them.
 """
 
 import time
@@ -17,8 +18,16 @@ from thresher.observe.figure_sink import STANDING, FigureSink
 class Flow:
     """Looks at the effects of one attempt, and shows how long the shard has stood. For the task's own thread."""
 
-    def __init__(self, figures: FigureSink, ahead: ReadAhead, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._figures, self._ahead, self._clock = figures, ahead, clock
+    def __init__(
+        self,
+        figures: FigureSink,
+        ahead: ReadAhead,
+        *,
+        blocked_seconds: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`blocked_seconds`: for how long the source has been blocked."""
+        self._figures, self._ahead, self._clock, self._blocked = figures, ahead, clock, blocked_seconds
         self._since: float | None = None
         self._empty_reads = 0
         self._shown = -1
@@ -48,7 +57,7 @@ class Flow:
         return {**handlers, Take: taken, Settle: settled}
 
     def _show(self) -> None:
-        seconds = 0 if self._since is None else int(self._clock() - self._since)
+        seconds = int(max(0.0 if self._since is None else self._clock() - self._since, self._blocked()))
         if seconds != self._shown:
             self._shown = seconds
             self._figures.gauge(STANDING, seconds)

@@ -147,7 +147,7 @@ class TailAttempt:
             term=self._assignment.term,
             settled=self._settling.settler.wait,
         )
-        return Flow(self._shard, self.ahead).watched(
+        return Flow(self._shard, self.ahead, blocked_seconds=lambda: self.buffer.blocked_seconds).watched(
             {
                 **self._recovery.handlers,
                 **self._transactions.handlers,
