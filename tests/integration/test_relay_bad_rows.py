@@ -28,6 +28,8 @@ NARROW_BYTES = 20_000
 NARROW_VALUE_BYTES = NARROW_BYTES - 61 - 13
 # A row that comes during the recovery after a refusal waits for it, longer on a busy machine.
 RECOVERED_SECONDS = 8.0
+# Rows of an existing topic are looked for twice a second, and the cluster is asked for its topics every two.
+FOUND_SECONDS = 10.0
 
 
 @dataclass
@@ -260,3 +262,24 @@ def test_rows_refused_one_by_one_delay_others_little(at: Place) -> None:
         relaying.until(lambda: len(at.dead()) >= 12)
         relaying.undisturbed()
     assert {row[1] for row in at.dead()} == {"rejected"}
+
+
+def test_rows_of_a_topic_that_is_new_to_the_relay_flow_beside_missing_topics(at: Place) -> None:
+    unused = f"{at.prefix}unused"
+    at.admin.create_topic(unused)
+    # Reads that look for rows of all topics would need half a minute for those of the missing ones.
+    limits = {"grace_seconds": 600.0, "batch_rows": 200}
+    with at.relaying(shards=1, limits=limits) as relaying:
+        at.stash(Message(topic=at.topic, key="first", value="x"))
+        relaying.until(lambda: at.pending() == 0)
+        at.sql(
+            "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values) "
+            "SELECT 'absent-' || n, 'k', '{}', '{}' FROM generate_series(1, 6000) n"
+        )
+        relaying.until(lambda: relaying.relay.alarms)
+        began = time.monotonic()
+        at.stash(Message(topic=unused, key="k", value="x"))
+        relaying.until(lambda: not at.sql("SELECT id FROM outbox WHERE kafka_topic = %s", unused))
+        assert time.monotonic() - began < FOUND_SECONDS
+        relaying.undisturbed()
+    assert at.dead() == [], "each missing topic has its grace"

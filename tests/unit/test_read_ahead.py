@@ -422,3 +422,72 @@ def test_confined_reads_look_for_new_topics_once_a_second() -> None:
         assert request is not None
         asked.append((request.among, sorted(request.held)))
     assert asked == [(True, ["held"]), (False, ["good"]), (True, ["good", "held"])]
+
+
+def test_confined_reads_look_for_further_topics_that_exist() -> None:
+    clock = SetClock()
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10_000), clock=clock)
+    ahead.holds.hold([], lasting=["held"])
+    ahead.holds.confine(frozenset({"good"}), {"good", "held", "new"})
+    asked = []
+    for clock.now in (1.0, 1.1, 1.2, 1.6, 1.7):
+        request = ahead.await_due()
+        assert request is not None
+        asked.append((request.among, list(request.held)))
+    further, named = (True, ["new"]), (True, ["good"])
+    assert asked == [(False, ["held"]), further, named, further, named]
+
+
+def test_many_further_topics_take_turns() -> None:
+    clock = SetClock()
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10_000), clock=clock)
+    names = [f"t{number}" for number in range(12_000)]
+    ahead.holds.confine(frozenset(), names)
+    assert not ahead.await_due().among  # type: ignore[union-attr]
+    asked: list[str] = []
+    for clock.now in (0.1, 0.6, 0.99):
+        request = ahead.await_due()
+        assert request is not None
+        assert len(request.held) <= 5_000
+        asked += request.held
+        ahead.holds.confine(frozenset(), names)
+    assert len(set(asked)) == 10_000
+
+
+@pytest.mark.parametrize(("count", "letters", "explored"), [(20_000, 5, True), (20_001, 5, False), (9_000, 249, False)])
+def test_reads_name_a_bounded_number_of_held_topics(count: int, letters: int, explored: bool) -> None:
+    clock = SetClock()
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10_000), clock=clock)
+    ahead.holds.hold(["slow"], lasting=[f"{number:0{letters}}" for number in range(count - 1)])
+    for confined in (None, frozenset({"good"})):
+        ahead.holds.confine(confined)
+        clock.now += 1.0
+        ahead.holds.hold(["slow"])
+        request = ahead.await_due()
+        assert request is not None
+        assert request.among != explored
+        assert len(request.held) == (count if explored else len(confined or ()))
+
+
+def test_a_sweep_that_goes_on_gives_way_to_one_of_other_topics() -> None:
+    clock = SetClock()
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10_000), clock=clock)
+    ahead.holds.hold([], lasting=["busy", "b", "c"])
+
+    def sweeping() -> set[str]:
+        requests = [ahead.await_due() for _ in range(2)]
+        return {topic for each in requests if each is not None and each.sweeping for topic in each.held}
+
+    ahead.holds.sweep(frozenset({"busy", "b"}))
+    clock.now += 4.9
+    ahead.holds.sweep(frozenset({"busy", "b", "c"}))
+    assert sweeping() == {"busy", "b"}
+    clock.now += 0.1
+    assert ahead.holds.sweep(frozenset({"busy", "b", "c"})) == frozenset()
+    assert sweeping() == {"c"}
+    ahead.holds.swept()
+    assert ahead.holds.sweep(frozenset({"busy", "b"})) == frozenset("c")
+    assert sweeping() == {"busy", "b"}
+    clock.now += 5.0
+    ahead.holds.sweep(frozenset({"busy", "b"}))
+    assert sweeping() == {"busy", "b"}, "there are no others"

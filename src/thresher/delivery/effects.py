@@ -235,13 +235,19 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class ListTopics:
+    """Look up the names of all topics that the cluster shows us → a set of names; None if it did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Confine:
     """Read rows of these topics only, because others are too many to name in each read; None: of all that are not held.
 
-    Rows of new topics are looked for once a second.
+    Rows of `existing` topics are looked for twice a second, and rows of all others once.
     """
 
     topics: frozenset[str] | None
+    existing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +324,7 @@ Effect = (
     | Lift
     | Unhold
     | Sweep
+    | ListTopics
     | Confine
     | KeepWaits
     | DiscardReadAhead

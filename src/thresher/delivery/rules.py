@@ -29,6 +29,9 @@ class Rules:
     row_waited_id: int = 0
     # Rows whose topic's grace is over are read by sweeps if they are many. Otherwise, they are set aside as they come.
     sweeps: bool = True
+    # So many missing topics of a shard may wait for their grace: few where their rows wait in memory, or one by one.
+    # Where reads leave out topics, no more of them are read at a time (`holds`), so that each has its grace.
+    most_graces: int = 5_000
     # Transforms may send rows of several stored topics and keys to the same topic and key.
     merging: bool = False
 

@@ -238,9 +238,9 @@ class Admin:
             for future in self.client.delete_topics(wanted, request_timeout=_REQUEST_SECONDS).values():
                 future.result()
 
-    def names(self, prefix: str = "") -> list[str]:
+    def names(self, prefix: str = "", *, seconds: float = _REQUEST_SECONDS) -> list[str]:
         """Return the names of topics with a prefix, without internal topics."""
-        return sorted(self._partitions(prefix))
+        return sorted(self._partitions(prefix, seconds))
 
     def topics(self, prefix: str = "") -> list[TopicSize]:
         """Return the sizes of topics whose names have a prefix, without internal topics."""
@@ -251,8 +251,8 @@ class Admin:
             for name in sorted(found)
         ]
 
-    def _partitions(self, prefix: str) -> dict[str, list[int]]:
-        metadata = self.client.list_topics(timeout=_REQUEST_SECONDS)
+    def _partitions(self, prefix: str, seconds: float = _REQUEST_SECONDS) -> dict[str, list[int]]:
+        metadata = self.client.list_topics(timeout=seconds)
         return {
             name: list(topic.partitions)
             for name, topic in metadata.topics.items()

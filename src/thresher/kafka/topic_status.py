@@ -20,6 +20,8 @@ _AVAILABLE_SECONDS, _UNAVAILABLE_SECONDS = 5.0, 1.0
 _LIMITS_SECONDS = 60.0
 # Without an answer of the cluster, a topic needs one in-sync replica; records that it refuses show the rest.
 _NO_LIMITS = TopicLimits(min_in_sync=1)
+# The time-out of the question for all topics.
+_LIST_SECONDS = 3.0
 # How many topics an error names.
 _NAMED = 5
 # A request names this many topics that are new. If half of them or more are missing, the others are left for later:
@@ -154,6 +156,14 @@ class TopicSurvey:
         self._ask_limits(found)
         self._room = _CREATED_AT_ONCE
         return {topic: self._status(topic, answer) for topic, answer in found.items()}
+
+    def existing(self) -> frozenset[str] | None:
+        """Return the names of all topics that the cluster shows us; None if it did not answer soon."""
+        try:
+            return frozenset(self._admin.names(seconds=_LIST_SECONDS))
+        except KafkaException:
+            # This answer is optional: other reads find rows of these topics too, later.
+            return None
 
     def forget(self, topic: str | None = None) -> None:
         """Drop the cached status of a topic, or of all topics."""

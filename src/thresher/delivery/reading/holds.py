@@ -2,23 +2,31 @@
 
 1. A hold lasts 2 s, or until `unhold`. Rows that are known to wait behind another row are held for longer.
 2. Rows of held topics whose wait is over are read by **sweeps**: every other read returns a few of them and no others,
-   so that other rows never queue behind them.
-3. If thousands of topics are held, reads are confined to topics that are known to be there, which are fewer. Once a
-   second, a read looks for rows of new topics.
+   so that other rows never queue behind them. A sweep that goes on for long gives way to one of other topics.
+3. If many topics are held, reads are confined to topics that took rows lately. Twice a second, a read looks for rows of
+   further topics that exist, and once a second for rows of all topics that are not held.
+4. A read names a bounded number of topics. While more are held, rows of topics that do not exist stay unread.
 """
 
-import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain, islice
 from types import MappingProxyType
 
 from thresher.delivery.reading.row_source import Key, ReadRequest
 
 _HELD_SECONDS = 2.0
-# While reads are confined to some topics, how often one is not: it finds rows of new topics.
-_EXPLORING_SECONDS = 1.0
+# While reads are confined to some topics, how often one is not: it finds rows of new topics. And how often one names
+# the next of the further topics that exist, so many at a time.
+_EXPLORING_SECONDS, _FURTHER_SECONDS = 1.0, 0.5
+_MOST_FURTHER = 5_000
+# The held topics that a read names, and their letters. With three times as many names of usual length Postgres compares
+# each row with each name (the hash would exceed its memory), and a read takes minutes.
+MOST_NAMED, _MOST_LETTERS = 20_000, 2_000_000
+# After so long, a sweep gives way to one of other topics: rows may come without an end.
+_SWEEP_SECONDS = 5.0
 # The rows of a sweep's read: few, so that other rows wait only for a short transaction, and one question about topics.
 SWEPT_ROWS = 250
 # For rows that wait behind another row, which is read more often. All are released once that row can be sent.
@@ -31,17 +39,22 @@ class Holds:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        # Topics that are held until `unhold`.
+        self._lasting: dict[str, None] = {}
         # Held topics, keys of a topic, and rows with their create times; each with the time at which its hold ends.
         self._held: dict[str, float] = {}
         self._held_keys: dict[Key, float] = {}
         self._held_rows: dict[tuple[int, int], float] = {}
-        # The topics that sweeps read, those that are finished, and whether the last read was a sweep.
+        # The topics that sweeps read and since when, those that are finished, and whether the last read was a sweep.
         self._sweeping: frozenset[str] = frozenset()
+        self._sweeping_since = 0.0
         self._swept: frozenset[str] = frozenset()
         self._swept_last = False
-        # If set, reads return rows of these topics only, except for sweeps and one read a second; that one is due next.
+        # If set, reads return rows of these topics only, except for sweeps and the reads that are due at these times.
         self._confined: frozenset[str] | None = None
-        self._next_exploring = 0.0
+        self._next_exploring = self._next_further = 0.0
+        # Further topics that exist. The one to be named next comes first.
+        self._further: dict[str, None] = {}
 
     def hold(
         self,
@@ -59,7 +72,7 @@ class Holds:
             now = self._clock()
             until = now + _HELD_SECONDS
             self._held.update(dict.fromkeys(topics, until))
-            self._held.update(dict.fromkeys(lasting, math.inf))
+            self._lasting.update(dict.fromkeys(lasting))
             self._held_keys.update(dict.fromkeys(keys, until))
             self._held_rows.update(dict.fromkeys(behind.items(), now + _BEHIND_SECONDS))
             self._held_rows.update(dict.fromkeys(rows.items(), until))
@@ -68,39 +81,53 @@ class Holds:
         """Let rows of these topics be read again."""
         with self._lock:
             for topic in topics:
-                self._held.pop(topic, None)
+                self._drop(topic)
             self._sweeping -= frozenset(topics)
             if self._confined is not None:
                 self._confined = self._confined.union(topics)
 
     def sweep(self, topics: frozenset[str]) -> frozenset[str]:
-        """Read rows of these held topics by sweeps, unless a sweep of others is not finished.
+        """Read rows of these held topics by sweeps, unless a sweep of others is not finished, and not long.
 
         Return the topics that a sweep has finished since the last call. Their hold has ended.
         """
         with self._lock:
             swept, self._swept = self._swept, frozenset()
-            if not self._sweeping:
-                self._sweeping = topics - swept
+            topics -= swept
+            late = self._clock() - self._sweeping_since >= _SWEEP_SECONDS
+            others = topics - self._sweeping if late else topics
+            if others and (late or not self._sweeping):
+                self._sweeping, self._sweeping_since = others, self._clock()
             return swept
 
     def swept(self) -> None:
         """Note that a sweep found no more rows: the hold of its topics ends."""
         with self._lock:
             for topic in self._sweeping:
-                self._held.pop(topic, None)
+                self._drop(topic)
             self._swept |= self._sweeping
             self._sweeping = frozenset()
 
-    def confine(self, topics: frozenset[str] | None) -> None:
-        """Read rows of these topics only, but once a second of all that are not held. None: always of all these."""
+    def _drop(self, topic: str) -> None:
+        self._held.pop(topic, None)
+        self._lasting.pop(topic, None)
+
+    def confine(self, topics: frozenset[str] | None, existing: Iterable[str] = ()) -> None:
+        """Read rows of these topics only, and now and then of others that exist, or of all that are not held.
+
+        None: always of all that are not held.
+        """
         with self._lock:
             self._confined = topics
+            further = dict.fromkeys(existing)
+            # Those that were waiting for their turn keep it.
+            self._further = {topic: None for topic in self._further if topic in further} | further
 
     def release(self) -> None:
         """End all holds."""
         with self._lock:
             self._held.clear()
+            self._lasting.clear()
             self._held_keys.clear()
             self._held_rows.clear()
 
@@ -112,19 +139,39 @@ class Holds:
             self._held_keys = {key: until for key, until in self._held_keys.items() if until > now}
             self._held_rows = {row: until for row, until in self._held_rows.items() if until > now}
             sweeping = self._swept_last = bool(self._sweeping) and not self._swept_last
-            among: Iterable[str] | None = self._sweeping if sweeping else self._confined
-            if among is not None and not sweeping:
-                if now >= self._next_exploring:
-                    self._next_exploring, among = now + _EXPLORING_SECONDS, None
-                else:
-                    # A topic may be held for a while, and read again after that.
-                    among = [topic for topic in among if topic not in self._held]
+            among = self._sweeping if sweeping else self._among(now)
             return replace(
                 request,
                 rows=min(request.rows, SWEPT_ROWS) if sweeping else request.rows,
-                held=list(self._held if among is None else among),
+                held=[*self._held, *self._lasting] if among is None else list(among),
                 among=among is not None,
                 sweeping=sweeping,
                 held_keys=list(self._held_keys),
                 held_rows=dict(self._held_rows.keys()),
             )
+
+    def _among(self, now: float) -> Collection[str] | None:
+        """Return the topics of which the next read that is no sweep returns rows; None: of all that are not held."""
+        if self._confined is None:
+            return None if self._nameable() else ()
+        if now >= self._next_exploring and self._nameable():
+            self._next_exploring = now + _EXPLORING_SECONDS
+            return None
+        if self._further and now >= self._next_further:
+            self._next_further = now + _FURTHER_SECONDS
+            turn = list(islice(self._further, _MOST_FURTHER))
+            for topic in turn:
+                del self._further[topic]
+            self._further.update(dict.fromkeys(turn))
+            if among := self._not_held(topic for topic in turn if topic not in self._confined):
+                return among
+        return self._not_held(self._confined)
+
+    def _not_held(self, topics: Iterable[str]) -> list[str]:
+        """Return topics that are not held: a topic that is there may be held too, for a while."""
+        return [topic for topic in topics if topic not in self._held and topic not in self._lasting]
+
+    def _nameable(self) -> bool:
+        """Whether the held topics are few enough to be named in a read."""
+        few = len(self._held) + len(self._lasting) <= MOST_NAMED
+        return few and sum(map(len, chain(self._held, self._lasting))) <= _MOST_LETTERS

@@ -66,7 +66,7 @@ class Taking:
             Lift: lambda effect: self._alarm.lift([effect.topic]),
             Unhold: lambda effect: self._ahead.holds.unhold(effect.topics),
             Sweep: lambda effect: self._ahead.holds.sweep(effect.topics),
-            Confine: lambda effect: self._ahead.holds.confine(effect.topics),
+            Confine: lambda effect: self._ahead.holds.confine(effect.topics, effect.existing),
             DiscardReadAhead: lambda _: self._ahead.discard(),
         }
 

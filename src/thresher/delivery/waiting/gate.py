@@ -33,7 +33,7 @@ from thresher.delivery.waiting.grace import Grace
 from thresher.delivery.waiting.held_topics import HeldTopics
 from thresher.delivery.waiting.pacing import WHY, Pacing
 from thresher.delivery.waiting.row_states import RowStates
-from thresher.delivery.waiting.topic_states import MOST_GRACES, TopicState, TopicStates
+from thresher.delivery.waiting.topic_states import TopicState, TopicStates
 from thresher.delivery.waiting.withheld import LeftOut, Withheld
 from thresher.kafka.topic_status import Available, Surveyed, TopicStatus
 
@@ -63,7 +63,7 @@ class Gate:
 
     def __init__(self, rules: Rules, ownership: Ownership) -> None:
         self._rules, self._ownership = rules, ownership
-        self.topics = TopicStates(rules.topic_grace_seconds)
+        self.topics = TopicStates(rules.topic_grace_seconds, rules.most_graces)
         self.held = HeldTopics(self.topics)
         self.rows = RowStates(rules.grace_seconds, rules.row_waited)
         self.withheld = Withheld()
@@ -340,7 +340,8 @@ class Gate:
         """Return a row as dead, because its topic could not be written to for the whole grace."""
         reason = self._rules.grace_over_reason(state.why)
         if state.crowded:
-            reason = f"{state.why}; it was not waited for, because {MOST_GRACES:,} other topics waited already"
+            most = self._rules.most_graces
+            reason = f"{state.why}; it was not waited for, because {most:,} other topics waited already"
         return self._dead_row(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
 
     def _flawed(self, row: Row, flaw: Flaw) -> Row:

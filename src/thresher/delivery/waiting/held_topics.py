@@ -3,13 +3,14 @@
 1. The cluster is asked about a few hundred of them at a time, in turn, and only for a fifth of the time.
 2. Rows of topics whose grace is over are read by sweeps: a few hundred at a time, between other rows.
 3. While too many topics are held to name them in each read, reads are confined to topics that were available lately.
+   The cluster is asked for the names of all its topics from time to time, so that reads find rows of the others too.
 """
 
 from collections.abc import Generator, Iterable
 from itertools import islice
 from typing import Any
 
-from thresher.delivery.effects import Confine, Effect, Lift, Survey, Sweep, Unhold
+from thresher.delivery.effects import Confine, Effect, Lift, ListTopics, Survey, Sweep, Unhold
 from thresher.delivery.waiting.topic_states import TopicStates
 from thresher.kafka.topic_status import Surveyed
 
@@ -21,6 +22,8 @@ _SWEPT_TOPICS = 2_000
 # If more topics are held, only topics that were available lately are read, which are fewer; and the most of these.
 _MOST_HELD = 200
 _MOST_GOOD = 10_000
+# The pause before the cluster is asked for all names again: at least, and as a multiple of the time of the question.
+_LIST_SECONDS, _LIST_PAUSES = 2.0, 20.0
 
 
 class HeldTopics:
@@ -36,6 +39,9 @@ class HeldTopics:
         self._good: dict[str, None] = {}
         self._confined: frozenset[str] | None = None
         self._next_look = 0.0
+        # All topics of the cluster, by the last answer.
+        self._existing: frozenset[str] = frozenset()
+        self._next_list = 0.0
 
     def hold(self, topics: Iterable[str]) -> None:
         """Note that these topics are left out of reads."""
@@ -72,7 +78,7 @@ class HeldTopics:
                 yield Unhold(frozenset(free))
             for topic in found.lifted:
                 yield Lift(topic)
-        yield from self._confine()
+        yield from self._confine(now)
         then = (yield Survey(frozenset())).now
         self._next_look = then + max(_LOOK_SECONDS, _PAUSES * (then - now))
 
@@ -93,13 +99,27 @@ class HeldTopics:
         for topic in topics:
             self._held.pop(topic, None)
 
-    def _confine(self) -> Generator[Effect, Any, None]:
+    def _confine(self, now: float) -> Generator[Effect, Any, None]:
         while len(self._good) > _MOST_GOOD:
             del self._good[next(iter(self._good))]
         held = len(self._held)
-        if held > _MOST_HELD and self._good and (self._confined is None or not self._good.keys() <= self._confined):
-            self._confined = frozenset(self._good)
-            yield Confine(self._confined)
+        if held > _MOST_HELD:
+            listed = self._existing
+            if now >= self._next_list:
+                yield from self._list()
+            known = self._confined is not None and self._good.keys() <= self._confined
+            if not known or self._existing != listed:
+                self._confined = frozenset(self._good)
+                yield Confine(self._confined, self._existing)
         elif self._confined is not None and held < _MOST_HELD // 2:
             self._confined = None
             yield Confine(None)
+
+    def _list(self) -> Generator[Effect, Any, None]:
+        """Ask for the names of all topics. Without an answer, those of the last one count."""
+        began = (yield Survey(frozenset())).now
+        names: frozenset[str] | None = yield ListTopics()
+        then = (yield Survey(frozenset())).now
+        self._next_list = then + max(_LIST_SECONDS, _LIST_PAUSES * (then - began))
+        if names is not None:
+            self._existing = names

@@ -5,12 +5,14 @@
    after a while. Its wait ends only when it takes a record.
 3. If a state has a kind, rows are set aside as dead with that kind once the grace is over. Without a kind, rows wait
    for as long as it takes.
-4. At most 5,000 topics have a grace at a time. Rows of further missing topics are set aside without one.
+4. A bounded number of topics have a grace at a time (`Rules.most_graces`). Rows of further missing topics are set aside
+   without one. The waits of 5,000 are kept for later attempts: of those that have waited longest.
 5. A state goes on with the wait of an earlier attempt that was kept, if it begins before that wait is forgotten.
 """
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 
 from thresher.delivery.fate import DEAD_KINDS, Kind
 from thresher.delivery.waiting.grace import Grace, waited
@@ -19,8 +21,8 @@ from thresher.kafka.topic_status import TopicStatus, Unavailable
 # The pause before the next try. A refusal costs the other topics a recovery; no answer also costs a flush's time-out.
 _REFUSED_SECONDS = 1.0
 _SILENT_SECONDS, _LONGEST_SILENT_SECONDS = 5.0, 60.0
-# The topics of a shard that may wait for their grace at a time: a writer may name any number of them.
-MOST_GRACES = 5_000
+# The topics of a shard whose waits are kept: a writer may name any number of them.
+MOST_KEPT = 5_000
 NOT_LOOKED_AT = "it is one of many new topics, and the cluster has not been asked about it yet"
 
 
@@ -55,8 +57,8 @@ class Waiting:
 class TopicStates:
     """The states, by topic. For one thread; the time is passed in."""
 
-    def __init__(self, grace_seconds: float) -> None:
-        self._grace_seconds = grace_seconds
+    def __init__(self, grace_seconds: float, most_graces: int) -> None:
+        self._grace_seconds, self._most_graces = grace_seconds, most_graces
         self._states: dict[str, TopicState] = {}
         # Topics of the states that have a kind.
         self._missing: set[str] = set()
@@ -71,13 +73,14 @@ class TopicStates:
         self._earlier = {topic: Grace(now - seconds, now) for topic, seconds in waits.items()}
 
     def waits(self, now: float) -> dict[str, float]:
-        """Return for how many seconds each topic has been missing that has a grace, or that waited earlier."""
+        """Return for how many seconds topics have been missing that have a grace, or that waited earlier."""
         forgotten = [each for each, grace in self._earlier.items() if grace.forgotten(now, self._grace_seconds)]
         for topic in forgotten:
             del self._earlier[topic]
         known = ((topic, self._states[topic]) for topic in self._missing)
         graces = {**self._earlier, **{topic: state.waited for topic, state in known if not state.crowded}}
-        return {topic: now - grace.since for topic, grace in graces.items()}
+        longest = nsmallest(MOST_KEPT, graces, key=lambda topic: graces[topic].since)
+        return {topic: now - graces[topic].since for topic in longest}
 
     def overdue(self, topic: str, now: float) -> bool:
         """Whether the grace of a topic's rows is over by now."""
@@ -168,7 +171,9 @@ class TopicStates:
             retry_at=before.retry_at if before is not None else 0.0,
             crowded=kind is not None
             and (
-                before.crowded if topic in self._missing and before is not None else len(self._missing) >= MOST_GRACES
+                before.crowded
+                if topic in self._missing and before is not None
+                else len(self._missing) >= self._most_graces
             ),
         )
         (self._missing.add if kind is not None else self._missing.discard)(topic)

@@ -27,6 +27,10 @@ from thresher.relay.shard.attempt import Attempt
 from thresher.spark.worker.shard import Shard
 
 _LOOK_SECONDS = 0.05
+# The missing topics of a shard that wait for their grace: more than reads name, and the batches that are read ahead.
+_MOST_GRACES = 50_000
+# With transforms, rows wait one by one, so fewer topics may.
+_MOST_SINGLE_GRACES = 5_000
 
 
 def read_ahead_of(shard: Shard, assignment: ShardAssignment) -> ReadAhead:
@@ -82,7 +86,13 @@ def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | N
         attempt = shard.share(Attempt, lambda: Attempt(shard, assignment, ahead))
         progress_bytes = attempt.progress_bytes()
     me = ShardIdentity(outbox_id=assignment.outbox_id, term=assignment.term, shard=shard.index)
-    rules = Rules(poison=settings.poison, grace_seconds=settings.limits.grace_seconds, merging=bool(settings.transform))
+    merging = bool(settings.transform)
+    rules = Rules(
+        poison=settings.poison,
+        grace_seconds=settings.limits.grace_seconds,
+        merging=merging,
+        most_graces=_MOST_SINGLE_GRACES if merging else _MOST_GRACES,
+    )
     progress = OutboxProgress(
         outbox_id=assignment.outbox_id,
         term=assignment.term,
