@@ -6,8 +6,10 @@
     throughput  a backlog of 1,000 keys, against the ceiling: a tuned plain loop without any guarantee
     hot-key     a backlog of one key, against one shard on 1,000 keys
     latency     single rows at random times, against the floor: one plain loop that polls every millisecond
-    noisy       the latency of rows beside 20,000 rows for as many missing topics, and beside 300 rows of the year 2100,
-                against the same without them; the grace ends within the measurement
+    noisy       the latency of rows beside 20,000 rows for as many missing topics, beside 300 rows of the year 2100, and
+                beside 300 rows that the broker refuses, against the same without them; the grace ends within the
+                measurement. Beside the missing topics, also the longest time of the first row of each of five topics
+                that exist and are new to the relay, until it is removed
     idle        the CPU time of relay and database while there is nothing to do
     growth      a backlog of three million against a hundred thousand; the database's time per record by shards
     sizes       values of 100 B, 1 KB and 100 KB; 1, 10 and 100 topics; a worker's memory
@@ -35,7 +37,18 @@ from bench.measuring.report import measured, report, say
 from bench.measuring.rounds import Figures, in_turns, medians, middle
 from bench.relays.ceiling import Tuning, copying, tuned
 from bench.relays.latency import PER_SECOND, WARM_SECONDS, cuts, latencies, polling, unhindered
-from bench.relays.place import KEYS, PARTITIONS, VALUE_BYTES, WARM_SHARE, Place, Watched, tally, watch, without_markers
+from bench.relays.place import (
+    KEYS,
+    PARTITIONS,
+    PATIENCE_SECONDS,
+    VALUE_BYTES,
+    WARM_SHARE,
+    Place,
+    Watched,
+    tally,
+    watch,
+    without_markers,
+)
 from bench.relays.sides import SHARDS, reaper, relay
 from thresher.devstack.broker import KafkaOptions
 from thresher.devstack.stack import Stack
@@ -64,7 +77,7 @@ WANTED_AT_LEAST_ONCE = {
     "worker_rss_mb": "≤ 400",
 }  # fmt: skip
 HOT_ROWS, PEERS_ROWS = 1_500, 20_000
-BAD_ROWS, FUTURE_ROWS = 20_000, 300
+BAD_ROWS, FUTURE_ROWS, NEW_TOPICS = 20_000, 300, 5
 USUAL_ROWS = {Delivery.EXACTLY_ONCE: 600_000, Delivery.AT_LEAST_ONCE: 100_000}
 PEERS_BROKER = "3.9.1"
 
@@ -190,6 +203,17 @@ class Bench:
                 (topic, FUTURE_ROWS),
             )
 
+            # Not at once: by then, the shards know of thousands of missing topics.
+            asked.append(max(self._first_row(topic, after_seconds=1.0) for topic in unused))
+
+        def refused(_: str) -> None:
+            """Insert rows without a key for a compacted topic, which the broker refuses."""
+            self.place.execute(
+                "INSERT INTO outbox (kafka_topic, kafka_value, kafka_header_keys, kafka_header_values) "
+                "SELECT %s, '\\x00', '{}', '{}' FROM generate_series(1, %s) n",
+                (compacted, FUTURE_ROWS),
+            )
+
         def measured_p(noise: Callable[[str], None] | None) -> tuple[float, float, float]:
             return cuts(latencies(self.place, side, self.seconds, noise=noise))
 
@@ -197,18 +221,39 @@ class Bench:
             return relay(self.place, "--grace-seconds", f"{self.seconds / 3:g}", delivery=self.delivery)
 
         rounds = []
+        asked: list[float] = []
         for _ in range(self.rounds):
-            quiet, noisy, dated = (measured_p(noise) for noise in (None, strangers, future))
-            for name, (p50, p95, p99) in (("quiet", quiet), ("noisy", noisy), ("future", dated)):
-                say(f"{name}: p50 {p50:.1f}, p95 {p95:.1f}, p99 {p99:.1f}")
+            unused = self.place.new_topics(NEW_TOPICS)
+            compacted = self.place.new_topics(config={"cleanup.policy": "compact"})[0]
+            quiet, noisy, dated, barred = (measured_p(noise) for noise in (None, strangers, future, refused))
+            for name, found in (("quiet", quiet), ("noisy", noisy), ("future", dated), ("refused", barred)):
+                say("{}: p50 {:.1f}, p95 {:.1f}, p99 {:.1f}".format(name, *found))
+            say(f"first rows of topics that are new to the relay, beside missing ones: {asked[-1]:.0f} ms at most")
             rounds.append(
                 {
                     "quiet_p50_ms": quiet[0], "quiet_p99_ms": quiet[2], "noisy_p50_ms": noisy[0],
                     "noisy_p99_ms": noisy[2], "noisy_p99_vs_quiet": noisy[2] / quiet[2], "future_p99_ms": dated[2],
-                    "future_p99_vs_quiet": dated[2] / quiet[2],
+                    "future_p99_vs_quiet": dated[2] / quiet[2], "noisy_p50_vs_quiet": noisy[0] / quiet[0],
+                    "noisy_new_topic_ms": asked[-1], "refused_p50_ms": barred[0], "refused_p99_ms": barred[2],
+                    "refused_p99_vs_quiet": barred[2] / quiet[2],
                 }
             )  # fmt: skip
         return middle(rounds)
+
+    def _first_row(self, topic: str, *, after_seconds: float) -> float:
+        """Insert a row for a topic after a while, and return the milliseconds until the relay has removed it."""
+        time.sleep(after_seconds)
+        begun = time.monotonic()
+        self.place.execute(
+            "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values) "
+            "VALUES (%s, 'first', '\\x00', '{}', '{}')",
+            (topic,),
+        )
+        while self.place.execute("SELECT 1 FROM outbox WHERE kafka_topic = %s", (topic,)):
+            if time.monotonic() - begun > PATIENCE_SECONDS:
+                raise TimeoutError(f"the row of {topic} did not arrive")
+            time.sleep(0.02)
+        return (time.monotonic() - begun) * 1e3
 
     def idle(self) -> Figures:
         self.place.execute("TRUNCATE outbox RESTART IDENTITY")

@@ -61,11 +61,11 @@ class Place:
         self.execute("DROP TABLE IF EXISTS outbox_lock")
         return f"bench-{secrets.token_hex(4)}"
 
-    def new_topics(self, count: int = 1) -> list[str]:
+    def new_topics(self, count: int = 1, *, config: Mapping[str, str] | None = None) -> list[str]:
         """Create empty topics."""
         names = [f"bench-{secrets.token_hex(4)}" for _ in range(count)]
         for name in names:
-            Admin(self.bootstrap).create_topic(name, partitions=PARTITIONS)
+            Admin(self.bootstrap).create_topic(name, partitions=PARTITIONS, config=config)
         return names
 
     def prepare(self, rows: int, value_bytes: int = VALUE_BYTES) -> str:

@@ -429,11 +429,14 @@ def test_confined_reads_look_for_further_topics_that_exist() -> None:
     ahead = ReadAhead(ReadAheadLimits(most_rows=10_000), clock=clock)
     ahead.holds.hold([], lasting=["held"])
     ahead.holds.confine(frozenset({"good"}), {"good", "held", "new"})
+    ahead.size.learn(1_000, 0.001, 1.0)
     asked = []
     for clock.now in (1.0, 1.1, 1.2, 1.6, 1.7):
         request = ahead.await_due()
         assert request is not None
         asked.append((request.among, list(request.held)))
+        assert request.rows == (ahead.size.rows if request.among else 1_000)
+    assert ahead.size.rows > 1_000
     further, named = (True, ["new"]), (True, ["good"])
     assert asked == [(False, ["held"]), further, named, further, named]
 

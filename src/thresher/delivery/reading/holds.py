@@ -18,10 +18,10 @@ from types import MappingProxyType
 from thresher.delivery.reading.row_source import Key, ReadRequest
 
 _HELD_SECONDS = 2.0
-# While reads are confined to some topics, how often one is not: it finds rows of new topics. And how often one names
-# the next of the further topics that exist, so many at a time.
+# While reads are confined to some topics, how often one is not, and its rows: it finds rows of new topics. And how often
+# one names the next of the further topics that exist, so many at a time.
 _EXPLORING_SECONDS, _FURTHER_SECONDS = 1.0, 0.5
-_MOST_FURTHER = 5_000
+_EXPLORED_ROWS, _MOST_FURTHER = 1_000, 5_000
 # The held topics that a read names, and their letters. With three times as many names of usual length Postgres compares
 # each row with each name (the hash would exceed its memory), and a read takes minutes.
 MOST_NAMED, _MOST_LETTERS = 20_000, 2_000_000
@@ -140,9 +140,12 @@ class Holds:
             self._held_rows = {row: until for row, until in self._held_rows.items() if until > now}
             sweeping = self._swept_last = bool(self._sweeping) and not self._swept_last
             among = self._sweeping if sweeping else self._among(now)
+            # A look for rows of all topics mostly finds rows that must wait: others wait while they are held.
+            exploring = among is None and self._confined is not None
+            most = SWEPT_ROWS if sweeping else _EXPLORED_ROWS if exploring else request.rows
             return replace(
                 request,
-                rows=min(request.rows, SWEPT_ROWS) if sweeping else request.rows,
+                rows=min(request.rows, most),
                 held=[*self._held, *self._lasting] if among is None else list(among),
                 among=among is not None,
                 sweeping=sweeping,
