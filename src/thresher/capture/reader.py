@@ -19,6 +19,7 @@ from thresher.capture.problem import topic_changed
 from thresher.capture.record import CapturedRecord, Place
 from thresher.core.secrets import revealed_properties
 from thresher.kafka.assigned_reader import problem_of
+from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import broker_problem
@@ -37,7 +38,6 @@ _DEFAULTS: dict[str, Any] = {
     "reconnect.backoff.max.ms": 1_000,
     "log_level": 2,
     # Read ahead no more than a few batches, to bound memory.
-    "queued.max.messages.kbytes": 32_768,
     "queued.min.messages": 50_000,
 }
 
@@ -66,7 +66,7 @@ class TopicsReader:
                         **_DEFAULTS,
                         # An added partition is read only once the client's own metadata has it.
                         "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
-                        **config,
+                        **bounded_fetches(config),
                         # The client requires a group id; the group is never joined.
                         "group.id": "thresher-capture",
                         "enable.auto.commit": False,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from thresher.election.settings import ElectionSettings
+from thresher.kafka.fetch_sizes import bounded_fetches
 
 # The shortest session time-out that a broker allows by default.
 _LEAST_SESSION_SECONDS = 6.0
@@ -29,7 +30,7 @@ def consumer_properties(kafka: Mapping[str, Any], group: str, settings: Election
     return {
         "log_level": 2,
         "reconnect.backoff.max.ms": 1000,
-        **kafka,
+        **bounded_fetches(kafka),
         "group.id": group,
         "group.protocol": "classic",
         "partition.assignment.strategy": "cooperative-sticky",

@@ -35,6 +35,7 @@ from confluent_kafka.admin import AdminClient
 
 from thresher.core.errors import ThresherError
 from thresher.core.secrets import revealed_properties
+from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import BrokerLost, broker_problem
@@ -142,7 +143,7 @@ class AssignedReader:
                         **_DEFAULTS,
                         # A partition that was added is read once the client's own metadata has it too.
                         "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
-                        **config,
+                        **bounded_fetches(config),
                         "group.id": f"{topic}.reader",
                         "enable.auto.commit": False,
                         "enable.auto.offset.store": False,

@@ -29,6 +29,7 @@ from confluent_kafka import (
 
 from thresher.core.errors import ThresherError
 from thresher.core.secrets import revealed_properties
+from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.problem import BrokerLost, BrokerRefused
 from thresher.kafka.record_headers import RecordHeaders, headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
@@ -40,12 +41,9 @@ _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 15.0
 # How often the client is made to ask for the partition's leader, until the opener is found.
 _LEADER_SECONDS = 1.0
-# A fetch returns one batch at least, and each is decompressed before any is looked at.
+# No configuration may change these: everything that we read here is small.
 _SMALL_FETCHES = {
-    "fetch.message.max.bytes": 65_536,
-    "message.max.bytes": 1_000_000,
-    "fetch.max.bytes": 4_000_000,
-    "queued.max.messages.kbytes": 16_384,
+    **bounded_fetches({}),
     # By default, the client waits a second after each record that fills its queue.
     "fetch.queue.backoff.ms": 5,
     "fetch.error.backoff.ms": 50,

@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from thresher.core.secrets import revealed_properties
+from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.problem import BrokerLost, broker_problem
 
 _logger = logging.getLogger(f"{__name__}.client")
@@ -70,7 +71,7 @@ def unreadable_at(topic: str, partition: int, offset: int, properties: Mapping[s
         revealed_properties(
             {
                 "log_level": 2,
-                **properties,
+                **bounded_fetches(properties),
                 "group.id": f"{topic}.reader",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,

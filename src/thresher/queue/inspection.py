@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from thresher.core.secrets import revealed_properties
 from thresher.kafka.admin import Admin, TopicFacts
+from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.group_offsets import GroupOffset, group_offsets
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
@@ -343,8 +344,7 @@ def _reader(config: QueueConfig) -> Consumer:
     properties: dict[str, Any] = {
         "log_level": 2,
         "fetch.wait.max.ms": 10,
-        **config.clients,
-        **config.consumer,
+        **bounded_fetches({**config.clients, **config.consumer}),
         # The client requires a group name, but never joins the group.
         "group.id": f"{config.message_topic}.reader",
         "enable.auto.commit": False,

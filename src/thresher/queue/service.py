@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.refusal import RETRIES
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
@@ -45,8 +46,6 @@ _CONSUMER = {
     **_RECONNECT,
     # New partitions are found within this time.
     "topic.metadata.refresh.interval.ms": 10_000,
-    # Per consumer, and a service may have many.
-    "queued.max.messages.kbytes": 16_384,
     "log_level": 2,
 }
 
@@ -154,7 +153,7 @@ class QueueService(BaseQueueService):
         hidden = OpenTransactions(f"a consumer of {queue!r}", lambda: self._figures.count("hidden"))
         return self._clients.consumer(
             {
-                **hidden.watching({**_CONSUMER, **self.config.clients, **self.config.consumer}),
+                **hidden.watching(bounded_fetches({**_CONSUMER, **self.config.clients, **self.config.consumer})),
                 "group.id": group_of(queue),
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,

@@ -32,6 +32,7 @@ from thresher.db import TableName, statement
 from thresher.db.postgres.control import control_table, modes_name
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.sessions import keep_to_own_path
+from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.outbox import Shape
 from thresher.testing.history import IDENTITY_HEADER
 from thresher.testing.record import Read, headers_digest, value_digest
@@ -170,7 +171,9 @@ def _consumer(bootstrap: str, config: Mapping[str, str], *, uncommitted: bool = 
     # No log lines of the client: the error that ends the verification has the reason.
     quiet = {} if "debug" in config else {"log_level": "0"}
     try:
-        return Consumer({**_DEFAULTS, **quiet, **config, **fixed, "bootstrap.servers": bootstrap}, logger=_log)
+        return Consumer(
+            bounded_fetches({**_DEFAULTS, **quiet, **config, **fixed, "bootstrap.servers": bootstrap}), logger=_log
+        )
     except KafkaException as error:
         raise InvalidInput(f"Kafka properties: {error.args[0].str()}") from error
 

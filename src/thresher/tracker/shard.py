@@ -45,8 +45,8 @@ _MEMORY_SECONDS, _RETENTION_SECONDS = 0.2, 30.0
 _OLD_ENDS_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 0.5
 # The share of the memory limit at which the shard ends.
 _FULL = 0.9
-# Prefetched records take memory away from messages in progress, and so do the decompressed batches of one fetch.
-_READER = {"queued.max.messages.kbytes": 16_384, "queued.min.messages": 10_000, "fetch.message.max.bytes": 131_072}
+# Prefetched records take memory away from messages in progress.
+_READER = {"queued.min.messages": 10_000}
 
 
 class MemoryFull(PipelineProblem):
