@@ -1,5 +1,6 @@
 """Consumers with an inbox that are killed at any point: every message is processed once."""
 
+import json
 import signal
 import subprocess
 import threading
@@ -11,18 +12,22 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
+from typer.testing import CliRunner
 
 from tests.crash.inbox_program import POINTS
 from tests.faults.program import Program
 from tests.processes import eventually
+from thresher.cli.app import app
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.inbox import create_inbox
 from thresher.inbox.consuming import consume
 from thresher.inbox.dead import dead_messages, process_again
+from thresher.inbox.stepping_over import step_over, stuck_partitions
 from thresher.kafka.admin import Admin
-from thresher.kafka.unreadable_batch import unreadable_at
+from thresher.kafka.problem import BrokerRefused
+from thresher.kafka.unreadable_batch import Unreadable
 
 MESSAGES, CONSUMERS = 200, 6
 # Seen: 15 s for six consumers, of which three are killed.
@@ -213,11 +218,14 @@ def test_a_partition_before_an_unreadable_batch_waits_alone(place: Place, caplog
 
     run(lambda: found == [1] and "stands still" in caplog.text)
     assert f"{place.topic}/0 stands still at offset 0: the batch cannot be decompressed" in caplog.text
-    # An operator moves the group's offset behind the batch.
-    batch = unreadable_at(place.topic, 0, 0, small)
-    assert batch is not None
-    admin = Admin.of(properties)
-    moved = ConsumerGroupTopicPartitions(place.topic, [TopicPartition(place.topic, 0, batch.after)])
-    for done in admin.client.alter_consumer_group_offsets([moved]).values():
-        done.result(30)
+    group = place.topic
+    (stuck,) = stuck_partitions(small, group, [place.topic])
+    assert (stuck.partition, stuck.offset, stuck.batch) == (0, 0, Unreadable(first=0, after=1))
+    where = ["--bootstrap", str(place.kafka["bootstrap.servers"]), "--group", group, place.topic, "--json", "--yes"]
+    sizes = ["--kafka", "receive.message.max.bytes=10000000", "--kafka", "auto.offset.reset=earliest"]
+    for moved in (1, 0):
+        answer = CliRunner().invoke(app, ["inbox", "step-over", *where, *sizes])
+        assert (answer.exit_code, len(json.loads(answer.stdout)["batches"])) == (0, moved), answer.output
+    with pytest.raises(BrokerRefused, match="does not stand before the batch any more"):
+        step_over(small, stuck)
     run(lambda: found == [1, 0])

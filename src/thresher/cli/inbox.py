@@ -1,14 +1,18 @@
 """`thresher inbox`: manages the tables by which a consumer recognises repeated messages, and its dead messages."""
 
+import os
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, SchemaName, connect, resolve_dsn, table_name
-from thresher.cli.output import AsJson, complain, counted, emit_json, emit_text, result, table
-from thresher.cli.stack.choosing import StackName
+from thresher.cli.output import AsJson, Yes, complain, counted, emit_json, emit_text, result, table
+from thresher.cli.stack.choosing import StackName, named_endpoints, stack_hint
+from thresher.cli.stepping_over import step_over_batches
+from thresher.config.property_pairs import properties
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db.repeatable import repeatable
 from thresher.inbox.dead import DeadMessage, dead_messages
@@ -16,7 +20,7 @@ from thresher.inbox.dead import drop as drop_dead
 from thresher.inbox.inbox import TABLE, Inbox
 from thresher.inbox.schema import check_inbox, create_inbox, inbox_ddl, inbox_grants, inbox_operator_grants
 
-app = Commands(help="Print, create, check or trim the inbox table.", no_args_is_help=True)
+app = Commands(help="Print, create, check or trim the inbox table, or move a group over a batch.", no_args_is_help=True)
 dead_app = Commands(help="List messages that no handler could process, or drop them.", no_args_is_help=True)
 app.add_typer(dead_app, name="dead")
 
@@ -121,7 +125,7 @@ def list_dead(
 ) -> None:
     """List dead messages, oldest first."""
     with connect(resolve_dsn(ds, stack)) as connection:
-        found = dead_messages(connection, table_name(inbox, schema), context=context, most=rows + 1)
+        found = dead_messages(connection, table_name(inbox, schema), context=context, most=rows + 1, whole=False)
     shown = found[:rows]
     if as_json:
         emit_json({"messages": [_plain(message) for message in shown], "more": len(found) > rows})
@@ -168,6 +172,47 @@ def drop(
     result(counted(len(ids), "message was dropped", "messages were dropped"))
 
 
+@app.command()
+def step_over(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics that the group consumes.")],
+    group: Annotated[str, typer.Option(help="The group.id of the consumers.")],
+    bootstrap: Annotated[
+        str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka's brokers, as HOST:PORT[,HOST:PORT…].")
+    ] = None,
+    stack: StackName = None,
+    kafka: Annotated[
+        list[str] | None, typer.Option(help="A property of the consumers, as key=value; may be repeated.")
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a consumer group over batches of its topics that cannot be decompressed.
+
+    A partition stands still before such a batch, and the consumers' log names the offset. If a larger
+    receive.message.max.bytes lets the consumers read the batch, no message is lost: try that first. Otherwise stop the
+    group's consumers and step over: messages in the batch are then never processed.
+    """
+    from thresher.inbox.stepping_over import step_over as move  # noqa: PLC0415
+    from thresher.inbox.stepping_over import stuck_partitions  # noqa: PLC0415
+
+    if stack is not None and bootstrap not in {None, os.environ.get("THRESHER_BOOTSTRAP")}:
+        raise InvalidInput("--bootstrap and --stack both name the broker: leave one of them out")
+    servers = named_endpoints(stack).bootstrap if stack is not None else bootstrap
+    if not servers:
+        raise InvalidInput(f"no Kafka: give --bootstrap, {stack_hint()}")
+    given = {**properties(kafka, "--kafka"), "bootstrap.servers": servers}
+    step_over_batches(
+        "inbox step-over",
+        lambda: list(stuck_partitions(given, group, sorted(set(topics)))),
+        partial(move, given),
+        where=lambda each: f"{each.topic}/{each.partition}",
+        plain=asdict,
+        lost="Messages in them are never processed",
+        yes=yes,
+        as_json=as_json,
+    )
+
+
 def _plain(message: DeadMessage) -> dict[str, Any]:
     plain = asdict(message)
     record = plain.pop("record")
@@ -178,5 +223,4 @@ def _plain(message: DeadMessage) -> dict[str, Any]:
         "partition": record["partition"],
         "offset": record["offset"],
         "key": None if record["key"] is None else record["key"].decode(errors="backslashreplace"),
-        "value_bytes": None if record["value"] is None else len(record["value"]),
     }

@@ -294,8 +294,7 @@ class _Consuming:
             self.told_at[place] = now
             logger.error(
                 "%s/%s stands still at offset %d: the batch cannot be decompressed; raise receive.message.max.bytes of "
-                "the consumer, or stop the group and move its offset behind the batch with kafka-consumer-groups.sh "
-                "--reset-offsets",
+                "the consumer, or stop the group and step over it with 'thresher inbox step-over'",
                 *place, first,
             )  # fmt: skip
 

@@ -4,13 +4,12 @@
 2. A message waits until its queue's group has moved past it. Without a group, every message of the queue waits.
 3. A message is in progress from its Start to its End, as far as retention has kept the markers. A message that was
    given back is in progress until the tracker has redelivered it.
+4. A batch that the client cannot decompress is stepped over, and told to the caller.
 """
 
 import base64
-import logging
-import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,29 +18,25 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from thresher.core.secrets import revealed_properties
 from thresher.kafka.admin import Admin, TopicFacts
-from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.group_offsets import GroupOffset, group_offsets
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
-from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
+from thresher.kafka.problem import BrokerRefused, broker_problem
 from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.kafka.unreadable_batch import unreadable_from
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.message import Message as ReceivedMessage
 from thresher.queue.problem import TopicsUnsuitable
 from thresher.queue.queue import group_of
+from thresher.queue.topic_records import Told, TopicRecords
 from thresher.queue.wire.marker import Marker, MarkerMalformed, MarkerType, MessageId, decode
 from thresher.queue.wire.record import Record, record_of
 
-_logger = logging.getLogger(f"{__name__}.client")
-_logger.setLevel(logging.CRITICAL)
 _ANSWER_SECONDS = 15.0
-# Records read at once; and how far before the end the search for the newest messages begins.
-_RECORDS, _FIRST_STEP = 500, 1_000
+# How far before the end the search for the newest messages begins.
+_FIRST_STEP = 1_000
 _GROUP_PREFIX = group_of(b"")
 # How many Ends are remembered: more than the distance between an End and a later copy of its Start.
 _ENDED = 200_000
@@ -205,15 +200,20 @@ def reached(config: QueueConfig, topics: Iterable[str]) -> tuple[Admin, dict[str
     return admin, partitions
 
 
-def peek(config: QueueConfig, queue: bytes, most: int, *, last: bool, handed_off: bool) -> list[Peeked]:
-    """Return a queue's oldest or newest waiting messages; with `handed_off`, also started ones still in the topic."""
+def peek(
+    config: QueueConfig, queue: bytes, most: int, *, last: bool, handed_off: bool, told: Told = lambda _: None
+) -> list[Peeked]:
+    """Return a queue's oldest or newest waiting messages; with `handed_off`, also started ones still in the topic.
+
+    `told` gets a sentence on each batch that cannot be decompressed: its messages are not shown.
+    """
     topic = config.message_topic
     admin, partitions = reached(config, [topic])
     numbers = range(partitions[topic])
     ends = partition_ends(admin.client, topic, numbers)
     offsets = group_offsets(config.clients, group_of(queue), topic, numbers)
     found: list[Peeked] = []
-    with closing(_reader(config)) as reader:
+    with closing(TopicRecords(config, told)) as reader:
         for partition, end in ends.items():
             waiting_from = _next(end, offsets.get(partition))
             first = end.first if handed_off else waiting_from
@@ -223,12 +223,12 @@ def peek(config: QueueConfig, queue: bytes, most: int, *, last: bool, handed_off
     return chosen(found, most, last=last)
 
 
-def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
+def stats(config: QueueConfig, queues: Iterable[bytes] = (), *, told: Told = lambda _: None) -> Stats:
     """Return the state of these queues, or of all that have a consumer group, or messages in progress or delayed."""
     names = (config.message_topic, config.marker_topic, config.queues_topic, config.dead_topic)
     admin, partitions = reached(config, names)
     ends = {name: partition_ends(admin.client, name, range(partitions[name])) for name in names}
-    started, malformed = _started(config, ends[config.marker_topic])
+    started, malformed = _started(config, ends[config.marker_topic], told)
     members = _members(admin)
     in_progress, delayed, messages = started.counts(), started.delayed(), ends[config.message_topic]
     wanted = set(queues)
@@ -273,12 +273,12 @@ def queues_with_groups(admin: Admin) -> set[bytes]:
     return set(_members(admin))
 
 
-def _started(config: QueueConfig, ends: Mapping[int, PartitionEnds]) -> tuple[StartedMessages, int]:
+def _started(config: QueueConfig, ends: Mapping[int, PartitionEnds], told: Told) -> tuple[StartedMessages, int]:
     """Read the markers; return the messages in progress, and the number of records that are not markers."""
     started, malformed = StartedMessages(), 0
-    with closing(_reader(config)) as reader:
+    with closing(TopicRecords(config, told)) as reader:
         for partition, end in ends.items():
-            for record in _records(reader, TopicPartition(config.marker_topic, partition, end.first), end.stable):
+            for record in reader.records(TopicPartition(config.marker_topic, partition, end.first), end.stable):
                 try:
                     started.take(decode(record.value() or b""), record.timestamp()[1])
                 except MarkerMalformed:
@@ -315,16 +315,16 @@ def _next(end: PartitionEnds, offset: GroupOffset | None) -> int:
     return end.first if offset is None else min(max(offset.offset, end.first), end.high)
 
 
-def _oldest(reader: Consumer, place: TopicPartition, end: int, queue: bytes, most: int) -> list[Message]:
-    return list(islice((each for each in _records(reader, place, end) if each.key() == queue), most))
+def _oldest(reader: TopicRecords, place: TopicPartition, end: int, queue: bytes, most: int) -> list[Message]:
+    return list(islice((each for each in reader.records(place, end) if each.key() == queue), most))
 
 
-def _newest(reader: Consumer, place: TopicPartition, end: int, queue: bytes, most: int) -> list[Message]:
+def _newest(reader: TopicRecords, place: TopicPartition, end: int, queue: bytes, most: int) -> list[Message]:
     """Read from further and further before the end, until enough messages are found or everything was read."""
     step = max(_FIRST_STEP, 4 * most)
     while True:
         start = TopicPartition(place.topic, place.partition, max(place.offset, end - step))
-        found = deque((each for each in _records(reader, start, end) if each.key() == queue), maxlen=most)
+        found = deque((each for each in reader.records(start, end) if each.key() == queue), maxlen=most)
         if len(found) == most or start.offset <= place.offset:
             return list(found)
         step *= 8
@@ -338,64 +338,3 @@ def _peeked(message: Message, waiting_from: int) -> Peeked:
         written_ms=timestamp,
         waiting=message_id.offset >= waiting_from,
     )
-
-
-def _reader(config: QueueConfig) -> Consumer:
-    properties: dict[str, Any] = {
-        "log_level": 2,
-        "fetch.wait.max.ms": 10,
-        **bounded_fetches({**config.clients, **config.consumer}),
-        # The client requires a group name, but never joins the group.
-        "group.id": f"{config.message_topic}.reader",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": True,
-        "isolation.level": "read_committed",
-        # Records that retention removes meanwhile are skipped.
-        "auto.offset.reset": "earliest",
-        "allow.auto.create.topics": False,
-    }
-    return Consumer(revealed_properties(properties), logger=_logger)
-
-
-def _records(reader: Consumer, place: TopicPartition, end: int) -> Iterator[Message]:
-    """Yield a partition's committed records from an offset up to `end`, exclusive.
-
-    Raises `BrokerLost` or `BrokerRefused`.
-    """
-    if place.offset >= end:
-        return
-    what = f"{place.topic}/{place.partition} cannot be read"
-    reader.assign([place])
-    heard = time.monotonic()
-    while True:
-        for message in _consumed(reader, what):
-            heard = time.monotonic()
-            if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
-                # The client retries temporary errors, such as a change of leader. Access to the group is not needed.
-                if (first := unreadable_from(message)) is not None:
-                    raise BrokerRefused(
-                        f"{what}: the batch at offset {first} cannot be decompressed; raise "
-                        "receive.message.max.bytes in 'consumer'"
-                    )
-                if refusal_of(error) is not Refusal.TRANSIENT and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    raise broker_problem(what, error)
-                continue
-            offset = message.offset() or 0
-            if error is None and offset < end:
-                yield message
-            # Transaction markers take offsets too: only the client's end-of-partition event shows that no record
-            # follows.
-            if offset >= (end - 1 if error is None else end):
-                return
-        if time.monotonic() - heard > _ANSWER_SECONDS:
-            raise BrokerLost(f"{what}: nothing came for {_ANSWER_SECONDS:g} s")
-
-
-def _consumed(reader: Consumer, what: str) -> list[Message]:
-    try:
-        # `consume` waits for the full number of records; `poll` returns with the first one.
-        first = reader.poll(1.0)
-        return [] if first is None else [first, *reader.consume(_RECORDS, 0)]
-    except KafkaException as error:
-        raise broker_problem(what, error.args[0]) from error

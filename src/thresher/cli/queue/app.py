@@ -244,14 +244,16 @@ def peek(
 ) -> None:
     """Show messages that wait in a queue, oldest first. No message is received, and nothing changes.
 
-    The command reads the message topic, with the records of all queues, to its end: a large topic takes a while.
+    The command reads the message topic, with the records of all queues, to its end: a large topic takes a while. A
+    batch that cannot be decompressed is left out, and a note names its offsets.
     """
     from thresher.queue.inspection import described, time_of  # noqa: PLC0415
     from thresher.queue.inspection import peek as read  # noqa: PLC0415
 
     problems: list[str] = []
     id_ = given_queue_id(queue, problems)
-    found = read(load_config(config, with_broker(flags, stack), problems), id_, most, last=last, handed_off=handed_off)
+    loaded = load_config(config, with_broker(flags, stack), problems)
+    found = read(loaded, id_, most, last=last, handed_off=handed_off, told=note)
     if as_json:
         for each in found:
             emit_json(described(each.record.message_id, each.record) | {"waiting": each.waiting})
@@ -296,7 +298,7 @@ def stats(
 
     problems: list[str] = []
     ids = [given_queue_id(queue, problems) for queue in queues or ()]
-    found = read(load_config(config, with_broker(flags, stack), problems), ids)
+    found = read(load_config(config, with_broker(flags, stack), problems), ids, told=note)
     unread = [each.problem for each in found.queues if each.problem is not None]
     if as_json:
         emit_json(
