@@ -8,7 +8,7 @@ import pytest
 from tests.tracker.simulated_log import SimulatedLog
 from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
-from thresher.tracker.protocol.started import Packed, packed, size_of, unpacked
+from thresher.tracker.protocol.started import Packed, kept_bytes, packed, size_of, unpacked
 from thresher.tracker.protocol.state import Messages
 from thresher.tracker.protocol.tracking import MOST_MESSAGES, Rules, Tracking
 from thresher.tracker.protocol.transaction import Dead, RecordRefused, Redelivered, RefusedKind, Transaction
@@ -361,6 +361,25 @@ def test_a_large_start_is_kept_small_and_returned_whole() -> None:
     assert packed(b"small") == b"small"
     noise = random.Random(1).randbytes(100_000)
     assert packed(noise) is noise
+
+
+def test_small_starts_are_kept_compressed_once_there_is_little_room() -> None:
+    """60,000 bytes of zeros are a few bytes on the wire, and less than what is always compressed."""
+    found = Tracking(0, 0, Rules(roomy_bytes=1_000_000))
+    wholes = [
+        encode(Marker(type=MarkerType.START, message_id=MessageId(0, number), key=b"q", value=bytes(60_000)))
+        for number in range(1_000)
+    ]
+    for number, whole in enumerate(wholes):
+        found.take(number, 1_000, b"q", whole, 0.0)
+    messages = found.messages.oldest(1_000, lambda _: True)
+    assert [unpacked(each.content) for each in messages] == wholes
+    kept = sum(kept_bytes(each.content) for each in messages)
+    assert kept == found.messages.kept_bytes < 1_200_000
+    for each in messages:
+        found.messages.remove(each)
+        found.messages.remove(each)
+    assert found.messages.kept_bytes == 0
 
 
 def test_a_refused_message_is_found_and_becomes_dead() -> None:

@@ -60,6 +60,8 @@ class TrackerSettings:
         return Rules(
             limit_of=lambda queue: self.limits.get(queue, self.limit),
             markers_per_commit=self.markers_per_commit,
+            # A shard may have many partitions.
+            roomy_bytes=self.memory_bytes // 64,
             **({} if retention_ms < 0 else {"rewrite_after_ms": retention_ms // 2}),
         )
 

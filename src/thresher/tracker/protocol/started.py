@@ -7,8 +7,9 @@ import pyarrow as pa
 Id = tuple[int, int]
 # The identity that a message keeps in all deliveries: its origin id, and the time of its first sending.
 Origin = tuple[int, int, int]
-# Larger Starts are kept compressed: a producer may send a megabyte in a few hundred bytes of zstd.
-_LARGE_BYTES = 65_536
+# Larger Starts are kept compressed: a producer may send a megabyte in a few hundred bytes of zstd. Once there is little
+# room, so are all that may become smaller: compressing each would halve the tracker's speed.
+_LARGE_BYTES, _SMALL_BYTES = 65_536, 256
 _CODEC = pa.Codec("zstd", compression_level=1)
 
 
@@ -22,9 +23,12 @@ class Packed(NamedTuple):
 Content = bytes | Packed
 
 
-def packed(content: bytes) -> Content:
-    """Return a Start as it is kept. A small one, and one that does not compress, stays as it is."""
-    if len(content) < _LARGE_BYTES:
+def packed(content: bytes, *, has_room: bool = True) -> Content:
+    """Return a Start as it is kept. A small one, and one that does not compress, stays as it is.
+
+    What counts as small depends on whether there `has_room`.
+    """
+    if len(content) < (_LARGE_BYTES if has_room else _SMALL_BYTES):
         return content
     compressed: bytes = _CODEC.compress(content, asbytes=True)
     return Packed(compressed, len(content)) if len(compressed) < len(content) * 3 // 4 else content
@@ -36,6 +40,11 @@ def unpacked(content: Content | None) -> bytes:
         found: bytes = _CODEC.decompress(content.compressed, content.size, asbytes=True)
         return found
     return content or b""
+
+
+def kept_bytes(content: Content | None) -> int:
+    """Return the size of a Start as it is kept."""
+    return len(content.compressed if isinstance(content, Packed) else content or b"")
 
 
 def size_of(content: Content | None) -> int:

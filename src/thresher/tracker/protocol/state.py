@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from thresher.queue.wire.marker import SYNTHETIC
 from thresher.tracker.protocol.by_queue import MessagesByQueue
-from thresher.tracker.protocol.started import Content, Id, Origin, Started
+from thresher.tracker.protocol.started import Content, Id, Origin, Started, kept_bytes
 
 # A heap with fewer outdated entries than this is not swept.
 _LEAST_SWEPT = 1_000
@@ -37,6 +37,8 @@ class Messages:
         self.by_queue = MessagesByQueue()
         # The number of messages that were sent with a delay that has not passed.
         self.delayed = 0
+        # The size of all contents, as they are kept.
+        self.kept_bytes = 0
 
     def __len__(self) -> int:
         return self._live
@@ -64,6 +66,7 @@ class Messages:
         self._by_id[id_] = message
         self._live += 1
         self.delayed += id_[0] == SYNTHETIC
+        self.kept_bytes += kept_bytes(content)
         self.by_queue.add(message)
         self._number += 1
         heapq.heappush(self._by_offset, (offset, self._number, message))
@@ -93,6 +96,7 @@ class Messages:
         """Remove a message. A repeated call has no effect."""
         if message.content is None:
             return
+        self.kept_bytes -= kept_bytes(message.content)
         message.content = None
         self._live -= 1
         self.delayed -= message.id[0] == SYNTHETIC

@@ -35,7 +35,7 @@ from thresher.tracker.protocol.limits import fate_of
 from thresher.tracker.protocol.marks import Marks
 from thresher.tracker.protocol.recent import WINDOW, is_last, named_origin, origin_of
 from thresher.tracker.protocol.refusals import Refusals
-from thresher.tracker.protocol.started import Id, Origin, Started, packed, size_of, unpacked
+from thresher.tracker.protocol.started import Content, Id, Origin, Started, packed, size_of, unpacked
 from thresher.tracker.protocol.state import Messages
 from thresher.tracker.protocol.transaction import Fate, RefusedKind, Transaction
 
@@ -59,6 +59,8 @@ class Rules:
     markers_per_commit: int = 1_000
     # Starts older than this are rewritten.
     rewrite_after_ms: int = _LONGEST_MS
+    # Beyond this size of all contents, small ones are kept compressed too.
+    roomy_bytes: int = 32_000_000
     most_behind: int = MOST_BEHIND
     window: int = WINDOW
 
@@ -220,7 +222,7 @@ class Tracking:
             id_,
             origin,
             marker.key or key,
-            packed(content),
+            self._packed(content),
             offset=offset,
             now_ms=now,
             after_ms=after,
@@ -228,6 +230,9 @@ class Tracking:
         )
         message.undelivered = marker.undelivered
         self.figures.counts["started"] += 1
+
+    def _packed(self, content: bytes) -> Content:
+        return packed(content, has_room=self.messages.kept_bytes < self.rules.roomy_bytes)
 
     def _copy(
         self, id_: Id, marker: Any, known: Started | None, key: bytes, content: bytes, offset: int, now: int
@@ -250,7 +255,7 @@ class Tracking:
             id_,
             origin,
             marker.key or key,
-            packed(content),
+            self._packed(content),
             offset=read_to,
             now_ms=now,
             after_ms=min(marker.redeliver_after_ms, _LONGEST_MS),
