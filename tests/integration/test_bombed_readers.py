@@ -14,15 +14,22 @@ from thresher.devstack.stack import Stack
 from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord
 from thresher.kafka.committed_tail import CommittedTail
 from thresher.kafka.fetch_sizes import FETCH_BYTES, bounded_fetches
-from thresher.queue import QueueService, inspection
+from thresher.queue import QueueService
 from thresher.queue.configuration import QueueConfig
+from thresher.queue.topic_records import TopicRecords
+from thresher.queue.wire.dead_letter import dead_records
+from thresher.queue.wire.marker import MessageId
+from thresher.queue.wire.record import Record
 from thresher.testing import reading
+from thresher.tracker.dead import dead_letters, replay
 
 PATIENCE_SECONDS, PREFETCH_SECONDS = 90.0, 3.0
 # Together 1.8 GB. With the client's own sizes, one answer holds all of them.
 BOMBS, BOMB_BYTES = 120, 15_000_000
 # An answer of our size holds about 350 MB, and two of them may overlap.
 MOST_MB = 1_200
+# Together 360 MB.
+LETTERS, MOST_LETTERS_MB = 400, 300
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +50,7 @@ def consumed(config: QueueConfig) -> None:
 
 
 def peeked(config: QueueConfig) -> None:
-    prefetched(config, inspection._reader(config))
+    prefetched(config, TopicRecords(config, str).client)
 
 
 def recovered(config: QueueConfig) -> None:
@@ -83,8 +90,34 @@ def test_a_reader_prefetches_few_bombs(bombed: QueueConfig, reader: Callable[[Qu
     assert peak_mb(reader, bombed) < MOST_MB
 
 
+def test_dead_letters_are_listed_and_replayed_without_holding_all(stack: Stack) -> None:
+    topics = QueueTopics(stack.kafka.bootstrap, partitions=2)
+    config = topics.config
+    producer = Producer({**topics.eyes, "compression.type": "lz4"})
+    for number in range(LETTERS):
+        place = MessageId(0, number)
+        record = Record(
+            message_id=place, payload=bytes(900_000), headers=(), delivery_count=2, origin_id=place, enqueued_at_ms=1
+        )
+        parts = 500_000 if number % 2 else None
+        for topic, value, key, _, _, headers in dead_records(
+            config.dead_topic, b"orders", record, "why", part_bytes=parts, partition_of=lambda _: 0
+        ):
+            producer.produce(topic, value, key, 0, headers=headers)
+        assert producer.flush(60) == 0
+    for used in (peak_mb(dead_letters, config), peak_mb(replay, config, _every)):
+        assert used < MOST_LETTERS_MB
+    assert dead_letters(config) == []
+    assert sum(topics.ends().values()) >= LETTERS
+
+
+def _every(_: object) -> bool:
+    return True
+
+
 def test_a_batch_larger_than_a_fetch_is_read(stack: Stack) -> None:
-    topics = QueueTopics(stack.kafka.bootstrap, partitions=1, **{"max-message-bytes": 3_000_000})
+    keys: dict[str, Any] = {"max-message-bytes": 3_000_000}
+    topics = QueueTopics(stack.kafka.bootstrap, partitions=1, **keys)
     large = bytes(range(256)) * 11_000
     assert len(large) > 80 * FETCH_BYTES
     with QueueService(topics.config) as service:

@@ -14,13 +14,13 @@ from confluent_kafka.admin import AclOperation, AclPermissionType, ResourcePatte
 from tests.faults.guarded import LOGIN, Guard, acl_of
 from tests.processes import eventually
 from tests.queue.topics import QueueTopics
-from tests.tracker.tracked import ALONE, start, write
+from tests.tracker.tracked import ALONE, dead_letters, start, write
 from thresher.core.errors import ThresherError
 from thresher.devstack.broker import CLIENTS
 from thresher.devstack.stack import Stack
 from thresher.queue import QueueService
 from thresher.spark.session.session import Session
-from thresher.tracker.dead import dead_letters, replay
+from thresher.tracker.dead import replay
 from thresher.tracker.tracker import Tracker
 
 PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"

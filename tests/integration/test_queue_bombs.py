@@ -10,16 +10,17 @@ from confluent_kafka import Producer
 
 from tests.processes import eventually
 from tests.queue.topics import QueueTopics
-from tests.tracker.tracked import committed, figure, keep_alive, redelivered, start, tracked, write
+from tests.tracker.tracked import committed, dead_letters, figure, keep_alive, redelivered, start, tracked, write
 from thresher.devstack.stack import Stack
 from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.problem import BrokerRefused
 from thresher.queue import QueueService
 from thresher.queue.configuration import configured
 from thresher.queue.hand_off.stepping_over import step_over, stuck_queues
+from thresher.queue.inspection import peek
 from thresher.queue.wire.marker import MessageId
 from thresher.spark.session.session import Session
-from thresher.tracker.dead import ChangeRefused, dead_letters, drop, replay
+from thresher.tracker.dead import ChangeRefused, drop, replay
 
 PATIENCE_SECONDS = 90.0
 # zstd finds the repetition, and lz4, whose window has 64 KB, does not: 2 MB in 100 KB of zstd, and 2 MB of lz4.
@@ -85,12 +86,12 @@ def test_no_record_ends_a_consumer_or_is_lost(topics: QueueTopics, handoff: str)
     assert zeros.incomplete is not None
     with pytest.raises(ChangeRefused, match="nothing was changed: message"):
         replay(topics.config, lambda _: True)
-    assert drop(topics.config, lambda letter: letter.incomplete is not None) == 2
+    assert drop(topics.config, lambda head: head.letter.incomplete is not None) == 2
     # A whole letter is replayed once the limits are raised, and its parts are removed with it.
     raised = str(4_000_000)
     for topic in (topics.config.message_topic, topics.config.marker_topic, topics.config.dead_topic):
         topics.configure(topic, max_message_bytes=raised)
-    assert replay(topics.config, lambda letter: letter.key == far.key) == 1
+    assert replay(topics.config, lambda head: head.letter.key == far.key) == 1
     with QueueService({**keys, "max-message-bytes": 3_000_000}) as service:
         (message,) = service.queue("orders").consumer().receive_batch(1, PATIENCE_SECONDS)
         assert (message.payload, message.headers) == (FAR_REPEATED, (("kept", b"v"),))
@@ -170,6 +171,12 @@ def test_a_batch_that_cannot_be_read_waits_until_it_is_stepped_over(
                 queue.producer().send(b"after %d" % number)
             eventually(lambda: told(caplog).keys() == {0, 1}, PATIENCE_SECONDS)
     configured_keys = configured(keys)
+    # What waits behind the batches is shown already, and each batch is told once.
+    left_out: list[str] = []
+    shown = peek(configured_keys, b"orders", 10, last=True, handed_off=False, told=left_out.append)
+    assert {each.record.payload for each in shown} == {b"after %d" % number for number in range(4)}
+    assert len(left_out) == 2, left_out
+    assert "cannot be decompressed, and are left out" in left_out[0]
     found = list(stuck_queues(configured_keys))
     assert {(each.queue, each.partition) for each in found} == {(b"orders", 0), (b"orders", 1)}
     assert told(caplog) == {each.partition: each.batch.first for each in found}

@@ -13,6 +13,7 @@ from tests.queue.topics import QueueTopics
 from tests.tracker.tracked import (
     PATIENCE_SECONDS,
     committed,
+    dead_letters,
     end,
     ended_by,
     figure,
@@ -33,7 +34,7 @@ from thresher.queue import Message, QueueService, TopicsUnsuitable
 from thresher.queue.wire.marker import MarkerType, MessageId
 from thresher.queue.wire.record import DEAD_REASON
 from thresher.spark.session.session import Session
-from thresher.tracker.dead import dead_letters, drop, replay
+from thresher.tracker.dead import drop, replay
 from thresher.tracker.shard import MemoryFull
 
 
@@ -133,12 +134,10 @@ def test_dead_letters_are_put_back_as_new_or_dropped(topics: QueueTopics) -> Non
     write(topics, *letters, *(keep_alive(number, 0, reject_reason="no") for number in (1, 2, 3)))
     with tracked(topics):
         eventually(lambda: len(dead_letters(topics.config)) == 3, PATIENCE_SECONDS)
-    assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 1
-    assert drop(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 2)) == 1
+    assert replay(topics.config, lambda head: head.id == MessageId(0, 1)) == 1
+    assert drop(topics.config, lambda head: head.id == MessageId(0, 2)) == 1
     assert [letter.record.payload for letter in dead_letters(topics.config)] == [b"3"]
-    assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 0, (
-        "the letter was replayed"
-    )
+    assert replay(topics.config, lambda head: head.id == MessageId(0, 1)) == 0, "the letter was replayed"
     (record,) = redelivered(topics)
     assert (record.payload, record.delivery_count, record.origin_id) == (b"1", 1, MessageId(0, 1))
 
@@ -270,6 +269,17 @@ def test_lost_markers_end_the_tracker_unless_accepted(topics: QueueTopics) -> No
     with tracked(topics, accept_lost_markers=True):
         write(topics, start(2, 200))
         await_redelivered(topics, 1)
+
+
+def test_starts_that_are_small_on_the_wire_do_not_fill_the_memory(topics: QueueTopics) -> None:
+    """Of Starts that are never compressed, 480 MB would end a tracker with 256."""
+    payload = bytes(60_000)
+    write(topics, *(start(number, 3_600_000, value=payload) for number in range(8_000)), compression="zstd")
+    with tracked(topics, memory_mb=256) as tracker:
+        eventually(lambda: figure(tracker, "started") == 8_000, PATIENCE_SECONDS)
+        write(topics, start(8_000, 100))
+        await_redelivered(topics, 1)
+        assert figure(tracker, "memory_bytes") < 200 << 20
 
 
 def test_a_shard_with_full_memory_ends_the_tracker(topics: QueueTopics) -> None:

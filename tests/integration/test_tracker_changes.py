@@ -11,6 +11,7 @@ from tests.processes import eventually
 from tests.queue.topics import QueueTopics
 from tests.tracker.tracked import (
     PATIENCE_SECONDS,
+    dead_letters,
     end,
     ended_by,
     figure,
@@ -28,7 +29,6 @@ from thresher.queue import Message, QueueConsumer, QueueService, TopicsUnsuitabl
 from thresher.queue.wire.marker import MarkerType
 from thresher.spark.session.session import Session
 from thresher.tracker.configuration import tracker_configured
-from thresher.tracker.dead import dead_letters
 from thresher.tracker.workload import TrackerWorkload
 
 PARTITIONS, MARKER_PARTITIONS = 6, 2

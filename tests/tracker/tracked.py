@@ -12,8 +12,12 @@ from tests.queue.topics import QueueTopics
 from thresher.core.errors import ThresherError
 from thresher.kafka.assigned_reader import ConsumerRecord
 from thresher.kafka.partitioners import murmur2_partition
+from thresher.queue.configuration import QueueConfig
+from thresher.queue.wire.dead_letter import DeadLetter
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
 from thresher.queue.wire.record import Record, record_of
+from thresher.tracker.dead import contents
+from thresher.tracker.dead import dead_letters as dead_heads
 from thresher.tracker.tracker import Tracker
 
 # Five times the longest time seen on a busy machine, plus 5 s.
@@ -126,3 +130,8 @@ def redelivered(topics: QueueTopics) -> list[Record]:
 def committed(topics: QueueTopics, topic: str) -> list[ConsumerRecord]:
     """Return the committed records of a topic, with their keys and headers."""
     return committed_records(topic, topics.eyes)
+
+
+def dead_letters(config: QueueConfig) -> list[DeadLetter]:
+    """Return the dead letters with their contents, earliest first."""
+    return list(contents(config, dead_heads(config)))

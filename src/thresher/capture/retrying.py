@@ -57,7 +57,13 @@ def retry(settings: CaptureSettings, ids: Sequence[int]) -> dict[int, Outcome]:
         mappers = {
             each.topic: mapper_of(each, entity_table(connection, each)) for each in mappings if each.table is not None
         }
-        return {each.id: _retry(connection, settings, each, targets, mappers) for each in found}
+        records = DeadRecords(connection, settings.tables, settings.name)
+        return {
+            # One at a time: only the record that is applied is whole.
+            each.id: _retry(connection, settings, each, targets, mappers)
+            for head in found
+            for each in records.list(ids=[head.id], whole=True)
+        }
 
 
 def _retry(

@@ -308,10 +308,12 @@ def show(
     stack: StackName = None,
 ) -> None:
     """Print one dead record with its value, as JSON."""
-    found = _dead(_settings(config, stack), ids=[number])
+    found = _dead(_settings(config, stack), ids=[number], whole=True)
     if not found:
         raise InvalidInput(f"no such record: {number}")
-    emit_json(_plain(found[0]) | {"value": _shown(found[0].record.value)})
+    record = found[0].record
+    headers = {name: _shown(value) for name, value in record.headers}
+    emit_json(_plain(found[0]) | {"headers": headers, "value": _shown(record.value)})
 
 
 @dead_app.command()
@@ -432,8 +434,7 @@ def _plain(dead: "DeadRecord") -> dict[str, Any]:
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
         "key": _shown(record.key),
-        "value_bytes": None if record.value is None else len(record.value),
-        "headers": {name: _shown(value) for name, value in record.headers},
+        "value_bytes": dead.value_bytes,
         "dead_time": dead.dead_time.isoformat(),
         "kind": dead.flaw.kind,
         "reason": dead.flaw.reason,

@@ -30,7 +30,7 @@ class InboxRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadMessage:
-    """A message that no handler could process, with the reason."""
+    """A message that no handler could process, with the reason. A head's record lacks the value and the headers."""
 
     id: int
     context: str
@@ -39,6 +39,8 @@ class DeadMessage:
     dead_time: datetime
     reason: str
     attempts: int
+    # The size of the value; None if there is none.
+    value_bytes: int | None = None
 
 
 def set_aside(
@@ -74,11 +76,22 @@ def set_aside(
 
 
 def dead_messages(
-    connection: Connection[Any], inbox: TableName, *, context: str | None = None, most: int = 1_000
+    connection: Connection[Any],
+    inbox: TableName,
+    *,
+    context: str | None = None,
+    most: int = 1_000,
+    after: int = 0,
+    whole: bool = True,
 ) -> list[DeadMessage]:
-    """Return dead messages, the oldest first."""
+    """Return up to `most` dead messages whose ids are above `after`, the oldest first.
+
+    A producer decides how large messages are: to bound the memory, ask for few, and for the next behind the last id.
+    Without `whole`, these are heads.
+    """
     cursor = OwnCursor(connection)
-    rows = cursor.execute(statement("inbox_dead_list", inbox), {"context": context, "most": most}).fetchall()
+    asked = {"context": context, "most": most, "after": after, "whole": whole}
+    rows = cursor.execute(statement("inbox_dead_list", inbox), asked).fetchall()
     return [
         DeadMessage(
             id=id_,
@@ -95,9 +108,11 @@ def dead_messages(
             dead_time=dead_time,
             reason=reason,
             attempts=attempts,
+            value_bytes=value_bytes,
         )
         for (
-            id_, context_, message_id, topic, partition, offset, key, value, names, values, dead_time, reason, attempts,
+            id_, context_, message_id, topic, partition, offset, key, value, names, values, value_bytes, dead_time,
+            reason, attempts,
         ) in rows
     ]  # fmt: skip
 

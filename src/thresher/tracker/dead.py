@@ -6,6 +6,8 @@
    leaves both or neither.
 3. A replayed message starts over: its delivery count begins at one, and its ttl at its next Start. It keeps its origin
    id, so that it has the same key if it becomes a dead letter again.
+4. A producer decides how large letters are. So only their heads are kept in memory, a few kilobytes each, and contents
+   are read again when they are needed, one at a time.
 """
 
 import random
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from thresher.core.errors import ThresherError
 from thresher.kafka.admin import Admin
@@ -34,37 +36,77 @@ _MOST_LETTERS, _MOST_BYTES = 500, 4_000_000
 # The broker checks the size of a batch. Small batches ensure that letters that fit alone also fit together.
 _SMALL_BATCHES = {"batch.size": 16_384}
 _READ_SECONDS, _POLL_SECONDS = 60.0, 0.5
+# Offsets that are read and passed rather than sought.
+_NEAR_OFFSETS = 100
 
-Chosen = Callable[[DeadLetter], bool]
+# How much of a letter's payload a head keeps, and of its reason, which a stranger's record may make long.
+_PREVIEW_BYTES, _REASON_CHARACTERS = 1_024, 1_000
+
+
+class LetterHead(NamedTuple):
+    """What is kept of a dead letter: all but its headers, and no more than the beginning of its payload.
+
+    `part_places` are the offsets of the letter's parts, those that are there. `payload_bytes` is None if parts hold the
+    payload: then `size` says how large they are, and `preview` is empty.
+    """
+
+    letter: DeadLetter
+    payload_bytes: int | None
+    size: int
+    part_places: tuple[int, ...]
+
+    @property
+    def id(self) -> MessageId:
+        """The message's origin id."""
+        return self.letter.record.origin_id
+
+    @property
+    def preview(self) -> bytes:
+        """The beginning of the payload."""
+        return self.letter.record.payload
+
+
+Chosen = Callable[[LetterHead], bool]
 
 
 class ChangeRefused(ThresherError):  # noqa: N818
     """Not all letters were replayed or dropped. Each completed transaction took effect as a whole."""
 
 
-def dead_letters(config: QueueConfig, *, waiting: bool = False) -> list[DeadLetter]:
-    """Return the dead letters, earliest first. Raises `BrokerLost` or `BrokerRefused`.
+def dead_letters(config: QueueConfig, *, waiting: bool = False) -> list[LetterHead]:
+    """Return the heads of the dead letters, earliest first. Raises `BrokerLost` or `BrokerRefused`.
 
     With `waiting`, this waits for open transactions, which may hide later letters and removals.
     """
     # The partition is part of the key: a key's partition changes when partitions are added, and partitions have no
     # common order.
-    found: dict[tuple[int, bytes], DeadLetter] = {}
-    parts: dict[tuple[int, bytes], bytes] = {}
+    found: dict[tuple[int, bytes], LetterHead] = {}
+    # The offset and the size of each part.
+    parts: dict[tuple[int, bytes], tuple[int, int]] = {}
     for record in _records(config, waiting=waiting):
         key = (record.partition, record.key or b"")
         # A tombstone removes a letter; the last record of a key counts.
         found.pop(key, None)
         parts.pop(key, None)
         if record.value is not None and is_part(key[1]):
-            parts[key] = record.value
+            parts[key] = (record.offset, len(record.value))
         elif record.value is not None and (letter := _letter(record, key[1])) is not None:
-            found[key] = letter
-    letters = [
-        assembled(letter, {key: parts[place, key] for key in letter.parts if (place, key) in parts})
-        for (place, _), letter in found.items()
+            found[key] = _head(letter)
+    heads = [
+        _with_parts(head, [parts[place, key] for key in head.letter.parts if (place, key) in parts])
+        for (place, _), head in found.items()
     ]
-    return sorted(letters, key=lambda each: (each.written_ms, each.record.message_id))
+    return sorted(heads, key=lambda each: (each.letter.written_ms, each.letter.record.message_id))
+
+
+def contents(config: QueueConfig, heads: Iterable[LetterHead]) -> Iterator[DeadLetter]:
+    """Yield the whole letters of these heads, one at a time. Raises `ChangeRefused` for one that was changed meanwhile.
+
+    Letters that are close to each other in one partition are read fastest.
+    """
+    with _LetterReader(config) as reader:
+        for head in heads:
+            yield reader.read(head)
 
 
 def replay(config: QueueConfig, chosen: Chosen) -> int:
@@ -73,45 +115,44 @@ def replay(config: QueueConfig, chosen: Chosen) -> int:
     Raises `ChangeRefused`, before anything is changed if a letter does not have its message's whole content.
     """
 
-    def records(letter: DeadLetter, partitions: int) -> list[Produced]:
-        message = replace(letter.record, delivery_count=1, first_started_ms=None)
-        place = random.randrange(partitions)  # noqa: S311 - to spread messages
-        return [(config.message_topic, message.payload, letter.queue, place, 0, headers_of(message))]
+    def records(reader: _LetterReader, heads: Sequence[LetterHead], partitions: int) -> Iterator[Produced]:
+        for letter in map(reader.read, heads):
+            _require_whole(letter)
+            message = replace(letter.record, delivery_count=1, first_started_ms=None)
+            place = random.randrange(partitions)  # noqa: S311 - to spread messages
+            yield (config.message_topic, message.payload, letter.queue, place, 0, headers_of(message))
 
     return _change(config, chosen, records, whole=True)
 
 
 def drop(config: QueueConfig, chosen: Chosen) -> int:
     """Remove the chosen letters permanently, and return their number. Raises `ChangeRefused`."""
-    return _change(config, chosen, lambda _letter, _partitions: [])
+    return _change(config, chosen, lambda _reader, _heads, _partitions: ())
 
 
 def _change(
     config: QueueConfig,
     chosen: Chosen,
-    records: Callable[[DeadLetter, int], Sequence[Produced]],
+    records: Callable[["_LetterReader", Sequence[LetterHead], int], Iterable[Produced]],
     *,
     whole: bool = False,
 ) -> int:
     done = 0
-    with _producer(config) as producer:
-        letters = [letter for letter in dead_letters(config, waiting=True) if chosen(letter)]
-        if whole and (cut := next((letter for letter in letters if letter.incomplete), None)) is not None:
-            raise ChangeRefused(
-                f"nothing was changed: message {cut.record.origin_id} cannot be replayed: {cut.incomplete}; send "
-                "it again from its source, and drop the letter, or choose others by their ids"
-            )
+    with _producer(config) as producer, _LetterReader(config) as reader:
+        heads = [head for head in dead_letters(config, waiting=True) if chosen(head)]
+        if whole:
+            for head in heads:
+                _require_whole(head.letter)
+            # In the order of the log, reading them again takes few seeks.
+            heads.sort(key=lambda head: head.letter.record.message_id)
         # Who drops letters needs no right on the message topic.
         partitions = producer.partitions(config.message_topic) if whole else 0
         if not isinstance(partitions, int):
             raise broker_problem(f"the topic {config.message_topic} cannot be used", partitions, rights="Write")
         try:
-            for some in _batches(letters):
-                written = [
-                    record
-                    for letter in some
-                    for record in (*records(letter, partitions), *_tombstones(config.dead_topic, letter))
-                ]
+            for some in _batches(heads, _MOST_BYTES if whole else None):
+                tombstones = (each for head in some for each in _tombstones(config.dead_topic, head.letter))
+                written = [*records(reader, some, partitions), *tombstones]
                 producer.begin()
                 producer.produce(enumerate(written))
                 if faults := producer.flush():
@@ -134,16 +175,24 @@ def _change(
     return done
 
 
-def _batches(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """Yield the letters of each transaction."""
-    some: list[DeadLetter] = []
+def _require_whole(letter: DeadLetter) -> None:
+    if letter.incomplete:
+        raise ChangeRefused(
+            f"nothing was changed: message {letter.record.origin_id} cannot be replayed: {letter.incomplete}; send "
+            "it again from its source, and drop the letter, or choose others by their ids"
+        )
+
+
+def _batches(heads: Sequence[LetterHead], most_bytes: int | None) -> Iterator[list[LetterHead]]:
+    """Yield the letters of each transaction; `most_bytes` limits their contents."""
+    some: list[LetterHead] = []
     size = 0
-    for letter in letters:
-        if some and (len(some) >= _MOST_LETTERS or size + letter.record.size > _MOST_BYTES):
+    for head in heads:
+        if some and (len(some) >= _MOST_LETTERS or (most_bytes is not None and size + head.size > most_bytes)):
             yield some
             some, size = [], 0
-        some.append(letter)
-        size += letter.record.size
+        some.append(head)
+        size += head.size
     if some:
         yield some
 
@@ -174,6 +223,94 @@ def _producer(config: QueueConfig) -> Iterator[TransactionalProducer]:
 def _letter(record: ConsumerRecord, key: bytes) -> DeadLetter | None:
     place = MessageId(record.partition, record.offset)
     return dead_letter_of(place, key, record.value or b"", record.headers, record.timestamp_ms)
+
+
+def _head(letter: DeadLetter) -> LetterHead:
+    """Return a letter without its headers, and with the beginning of its payload."""
+    record = letter.record
+    kept = replace(record, payload=record.payload[:_PREVIEW_BYTES], headers=())
+    return LetterHead(
+        letter=letter._replace(record=kept, reason=letter.reason[:_REASON_CHARACTERS]),
+        payload_bytes=len(record.payload),
+        size=record.size,
+        part_places=(),
+    )
+
+
+def _with_parts(head: LetterHead, parts: Sequence[tuple[int, int]]) -> LetterHead:
+    """Return a head with the offsets and sizes of its parts."""
+    if not head.letter.parts:
+        return head
+    return LetterHead(
+        letter=head.letter._replace(missing=len(head.letter.parts) - len(parts)),
+        payload_bytes=None,
+        size=sum(size for _, size in parts),
+        part_places=tuple(offset for offset, _ in parts),
+    )
+
+
+class _LetterReader:
+    """Reads letters again, by their offsets. A context manager."""
+
+    def __init__(self, config: QueueConfig) -> None:
+        self._topic, self._properties = config.dead_topic, {**config.clients, **config.consumer}
+        # The reader of one partition, and its next offset.
+        self._reader: AssignedReader | None = None
+        self._partition = self._next = -1
+
+    def __enter__(self) -> "_LetterReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    def read(self, head: LetterHead) -> DeadLetter:
+        """Return the whole letter. Raises `ChangeRefused` if one of its records is gone, and `BrokerLost`."""
+        place = head.letter.record.message_id
+        wanted = {*head.part_places, place.offset}
+        last, found = max(wanted), dict[int, ConsumerRecord]()
+        for record in self._from(place.partition, min(wanted), last):
+            if record.offset in wanted:
+                found[record.offset] = record
+        letter = _letter(found[place.offset], head.letter.key) if found.keys() == wanted else None
+        if letter is None:
+            raise ChangeRefused(f"the dead letter of message {head.id} was changed meanwhile: repeat the command")
+        parts = {found[each].key or b"": found[each].value or b"" for each in head.part_places}
+        return assembled(letter, parts)
+
+    def _from(self, partition: int, first: int, last: int) -> Iterator[ConsumerRecord]:
+        """Yield a partition's records from an offset to another one; the reader stays behind the last."""
+        reader = self._at(partition, first)
+        deadline = time.monotonic() + _READ_SECONDS
+        while time.monotonic() < deadline:
+            for event in reader.poll(_POLL_SECONDS, at_most=1):
+                if isinstance(event, ConsumerRecord):
+                    deadline = time.monotonic() + _READ_SECONDS
+                    self._next = event.offset + 1
+                    if first <= event.offset <= last:
+                        yield event
+                    if event.offset >= last:
+                        return
+                elif isinstance(event, EndOfPartition) and event.offset > last:
+                    self._next = event.offset
+                    return
+        raise BrokerLost(f"{self._topic}/{partition} was not read from offset {first} in {_READ_SECONDS:g} s")
+
+    def _at(self, partition: int, offset: int) -> AssignedReader:
+        """Return a reader of the partition that is at this offset, or shortly before it."""
+        if self._reader is not None and self._partition == partition:
+            if not 0 <= offset - self._next < _NEAR_OFFSETS:
+                self._reader.seek(partition, offset)
+            return self._reader
+        if self._reader is not None:
+            self._reader.close()
+        self._partition, self._next = partition, offset
+        starts = {partition: offset}
+        self._reader = AssignedReader(
+            self._topic, self._properties, starts=starts, owns=lambda each: each == partition
+        ).__enter__()
+        return self._reader
 
 
 def _records(config: QueueConfig, *, waiting: bool) -> Iterator[ConsumerRecord]:

@@ -19,13 +19,15 @@ from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRecord:
-    """A record that could not be applied, with the reason."""
+    """A record that could not be applied, with the reason. A head's record lacks the value and the headers."""
 
     id: int
     record: CapturedRecord
     topic_id: str
     flaw: Flaw
     dead_time: datetime
+    # The size of the value; None if there is none.
+    value_bytes: int | None
 
 
 class DeadRecords:
@@ -41,10 +43,21 @@ class DeadRecords:
             OwnCursor(self._connection).executemany(statement("capture_dead_insert", self._table), rows)
 
     def list(
-        self, *, topic: str | None = None, ids: Sequence[int] | None = None, most: int = 1_000_000
+        self,
+        *,
+        topic: str | None = None,
+        ids: Sequence[int] | None = None,
+        most: int = 1_000_000,
+        whole: bool = False,
     ) -> list[DeadRecord]:
-        """Return records, the oldest first: all, those of a topic, or those with these ids."""
-        asked = {"capture": self._capture, "topic": topic, "ids": None if ids is None else [*ids], "most": most}
+        """Return records, the oldest first: all, those of a topic, or those with these ids.
+
+        Without `whole`, these are heads: a producer decides how large records are, and there may be many.
+        """
+        asked = {
+            "capture": self._capture, "topic": topic, "ids": None if ids is None else [*ids], "most": most,
+            "whole": whole,
+        }  # fmt: skip
         rows = OwnCursor(self._connection).execute(statement("capture_dead_list", self._table), asked)
         return [_dead(row) for row in rows]
 
@@ -78,7 +91,8 @@ def _values(capture: str, topic_id: str, found: FlawedRecord) -> list[Any]:
 
 
 def _dead(row: Sequence[Any]) -> DeadRecord:
-    id_, topic, topic_id, partition, offset, timestamp_ms, key, value, names, values, dead_time, kind, reason = row
+    id_, topic, topic_id, partition, offset, timestamp_ms, key, value, names, values, size, *fate = row
+    dead_time, kind, reason = fate
     headers = tuple(zip(names, values, strict=True))
     return DeadRecord(
         id=id_,
@@ -86,6 +100,7 @@ def _dead(row: Sequence[Any]) -> DeadRecord:
         topic_id=topic_id,
         flaw=Flaw(kind=kind, reason=reason),
         dead_time=dead_time,
+        value_bytes=size,
     )
 
 

@@ -23,7 +23,9 @@ from thresher.cli.stack.choosing import StackName, with_broker
 from thresher.core.errors import InvalidInput, shorten
 
 if TYPE_CHECKING:
+    from thresher.queue.configuration import QueueConfig
     from thresher.queue.wire.dead_letter import DeadLetter
+    from thresher.tracker.dead import LetterHead
 
 app = Commands(help="List dead letters, put them back into their queues, or drop them.", no_args_is_help=True)
 
@@ -41,25 +43,25 @@ def list_letters(
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """List dead letters, oldest first."""
-    found = _found(config, with_broker(flags, stack), queue)
+    """List dead letters, oldest first, with the beginning of each payload. 'show' has the whole content."""
+    _, found = _found(config, with_broker(flags, stack), queue)
     if as_json:
-        emit_json({"letters": [_plain(letter) for letter in found[:most]], "more": len(found) > most})
+        emit_json({"letters": [_plain_head(head) for head in found[:most]], "more": len(found) > most})
         return
     table(
         "Dead letters",
         ["id", "queue", "sent", "deliveries", "bytes", "reason", "payload"],
         [
             [
-                str(letter.record.origin_id),
-                text_of(letter.queue),
-                _time(letter),
-                str(letter.record.delivery_count),
-                f"{len(letter.record.payload):,}",
-                text_of(letter.reason.encode()),
-                shorten(text_of(letter.record.payload)),
+                str(head.id),
+                text_of(head.letter.queue),
+                _time(head.letter),
+                str(head.letter.record.delivery_count),
+                f"{head.size if head.payload_bytes is None else head.payload_bytes:,}",
+                text_of(head.letter.reason.encode()),
+                shorten(text_of(head.preview)),
             ]
-            for letter in found[:most]
+            for head in found[:most]
         ],
         importance=("id", "queue", "deliveries", "sent", "reason", "bytes"),
         shortened=("queue", "payload"),
@@ -79,12 +81,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter with all its content."""
-    found = [
-        letter for letter in _found(config, with_broker(flags, stack), queue) if str(letter.record.origin_id) == id_
-    ]
+    from thresher.tracker.dead import contents  # noqa: PLC0415
+
+    loaded, heads = _found(config, with_broker(flags, stack), queue)
+    found = [head for head in heads if str(head.id) == id_]
     if not found:
         raise InvalidInput(f"no message {id_} is a dead letter")
-    for letter in found:
+    for letter in contents(loaded, found):
         whole = _plain(letter)
         if as_json:
             emit_json(whole)
@@ -163,18 +166,18 @@ def _change(
 
     wanted = set(ids) if ids else None
     if wanted is not None:
-        there = {str(letter.record.origin_id) for letter in dead_letters(loaded) if only in {None, letter.queue}}
+        there = {str(head.id) for head in dead_letters(loaded) if only in {None, head.letter.queue}}
         if missing := sorted(wanted - there):
             raise InvalidInput(f"no dead letters: {', '.join(missing[:10])}; nothing was changed")
     elif asks:
-        found = [letter for letter in dead_letters(loaded) if only in {None, letter.queue}]
+        found = [head for head in dead_letters(loaded) if only in {None, head.letter.queue}]
         if found:
             letters = counted(len(found), "dead letter, whose message was", "dead letters, whose messages were")
             require_consent(f"drop {letters} not processed, for good?")
-        wanted = {str(letter.record.origin_id) for letter in found}
+        wanted = {str(head.id) for head in found}
     count = change(
         loaded,
-        lambda letter: only in {None, letter.queue} and (wanted is None or str(letter.record.origin_id) in wanted),
+        lambda head: only in {None, head.letter.queue} and (wanted is None or str(head.id) in wanted),
     )
     if as_json:
         emit_json({"messages": count})
@@ -182,13 +185,21 @@ def _change(
         result(counted(count, *what))
 
 
-def _found(config: Any, flags: Mapping[str, Any], queue: str | None) -> "list[DeadLetter]":
+def _found(config: Any, flags: Mapping[str, Any], queue: str | None) -> "tuple[QueueConfig, list[LetterHead]]":
     problems: list[str] = []
     only = None if queue is None else given_queue_id(queue, problems)
     loaded = load_config(config, flags, problems)
     from thresher.tracker.dead import dead_letters  # noqa: PLC0415
 
-    return [letter for letter in dead_letters(loaded) if only in {None, letter.queue}]
+    return loaded, [head for head in dead_letters(loaded) if only in {None, head.letter.queue}]
+
+
+def _plain_head(head: "LetterHead") -> dict[str, Any]:
+    """Return a letter without its headers, and with the beginning of its payload."""
+    plain = _plain(head.letter)
+    del plain["headers"]
+    whole = head.payload_bytes is not None and len(head.preview) == head.payload_bytes
+    return {**plain, "bytes": head.size if head.payload_bytes is None else head.payload_bytes, "whole_payload": whole}
 
 
 def _plain(letter: "DeadLetter") -> dict[str, Any]:
