@@ -72,8 +72,8 @@ def test_consumers_in_a_process_of_their_own_start_again_after_a_crash(topics: Q
         # So long the crashed member keeps its partitions.
         THRESHER_CONSUMER_SESSION_TIMEOUT_MS="6000",
     )
-    program = [sys.executable, ROOT / "examples/consumer_process.py"]
-    program += [sys.executable, ROOT / "examples/queue_worker.py", "orders"]
+    parent, worker_program = (str(ROOT / "examples" / name) for name in ("consumer_process.py", "queue_worker.py"))
+    program = [sys.executable, parent, sys.executable, worker_program, "orders"]
     keeper = subprocess.Popen(program, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         with QueueService(topics.config) as service, service.queue("orders").producer() as producer:

@@ -37,10 +37,18 @@ class Right:
     kind: str
     name: str
     operation: str
+    # In brackets: the program works without it.
+    spare: bool = False
+
+    def named(self, names: Names) -> list[str]:
+        """Return the names of the resources."""
+        if self.name in names:
+            return list(names[self.name])
+        return [re.sub("<[a-z]+>", lambda found: names[found.group()][0], self.name)]
 
     def acls(self, names: Names) -> Iterator[AclBinding]:
         """Yield the ACLs, for the names that stand for those in the table."""
-        for name in _named(self.name, names):
+        for name in self.named(names):
             pattern = ResourcePatternType.PREFIXED if name.endswith("*") else ResourcePatternType.LITERAL
             yield acl_of(
                 _KINDS[self.kind], name.rstrip("*"), pattern, _OPERATIONS[self.operation], AclPermissionType.ALLOW
@@ -57,7 +65,13 @@ def rights() -> list[Right]:
         parts = cells[0].split(", ")
         conditions = [part for part in parts if part.startswith(("with ", "for ", "to "))]
         found += [
-            Right(", ".join([program, *conditions]), cells[1], cells[2].strip("`"), operation.strip())
+            Right(
+                program=", ".join([program, *conditions]),
+                kind=cells[1],
+                name=cells[2].strip("`"),
+                operation=operation.strip(" ()"),
+                spare="(" in operation,
+            )
             for program in parts
             if program not in conditions
             for operation in cells[3].split(",")
@@ -77,9 +91,3 @@ def granted(guard: Guard, given: Iterable[Right], names: Names) -> Iterator[None
     finally:
         for acl in acls:
             guard.unbind(acl)
-
-
-def _named(name: str, names: Names) -> list[str]:
-    if name in names:
-        return list(names[name])
-    return [re.sub("<[a-z]+>", lambda found: names[found.group()][0], name)]

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 
 from tests.capture.captured import CapturedOrders, captured
 from tests.election.watching import Watched
@@ -20,7 +20,6 @@ from tests.relay.locked_place import LockedPlace
 from tests.relay.relaying import Place, Relaying
 from tests.tail.tailing import TailPlace
 from tests.tracker.tracked import start, write
-from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.devstack.broker import CLIENTS
 from thresher.devstack.stack import Stack
@@ -87,6 +86,36 @@ class Scene:
         other.produce(self.queues.config.message_topic, bytes(size), self.queue.encode())
         assert other.flush(30) == 0
 
+    def topics(self) -> set[str]:
+        """Return the names of the scene's topics."""
+        named = {name for names in self.names.values() for name in names}
+        of_markers = {f"{name}.queues" for name in self.names.get("<markers>", ())}
+        of_messages = {f"{name}.dead" for name in self.names.get("<messages>", ())}
+        of_name = {f"{name}{end}" for name in self.names.get("<name>", ()) for end in (".progress", ".tail.progress")}
+        return named | of_markers | of_messages | of_name
+
+    def fetch(self, topic: str) -> None:
+        """Read from a topic as the account. Raises `KafkaException`."""
+        consumer = Consumer({**self.login, "group.id": "unused", "log_level": 0})
+        try:
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            message = consumer.poll(30)
+            if message is not None and (error := message.error()) is not None:
+                raise KafkaException(error)
+        finally:
+            consumer.close()
+
+    def begin(self, transactional_id: str) -> None:
+        """Begin to use a transactional id as the account. Raises `KafkaException`."""
+        Producer({**self.login, "transactional.id": transactional_id, "log_level": 0}).init_transactions(30)
+
+    def commit(self, group: str) -> None:
+        """Set an offset of a group as the account. Raises `KafkaException`."""
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition("any", 0, 0)])
+        client = Admin.of(self.login).client
+        for future in client.alter_consumer_group_offsets([asked], request_timeout=30).values():
+            future.result()
+
     def letter(self) -> None:
         """Have a dead letter of a message that is too large."""
         self.send_by_another(3_000_000)
@@ -121,14 +150,14 @@ def delay(scene: Scene) -> Callable[[], None]:
     return work
 
 
-def receive(scene: Scene) -> Callable[[], None]:
+def receive(scene: Scene, handoff: str = "exactly-once") -> Callable[[], None]:
     scene.send_by_another()
     scene.send_by_another(3_000_000)
 
     def work() -> None:
         # Twice: the second consumer takes over.
         for _ in range(2):
-            with QueueService(scene.queue_keys()) as service:
+            with QueueService(scene.queue_keys(handoff=handoff)) as service:
                 consumer = service.queue(scene.queue).consumer()
                 (message,) = consumer.receive_batch(1, PATIENCE_SECONDS)
                 message.ack(sync=True)
@@ -138,16 +167,16 @@ def receive(scene: Scene) -> Callable[[], None]:
     return work
 
 
-def track(scene: Scene) -> Callable[[], None]:
+def track(scene: Scene, election: str = "none") -> Callable[[], None]:
     topics = scene.queues
     write(topics, start(1, 200), start(2, 200, delivery_count=100))
 
     def work() -> None:
         for count in (1, 2):
-            tracker = Tracker({**scene.queue_keys(), "redelivery-tracker": {"status": "off", "election": "none"}})
+            tracker = Tracker({**scene.queue_keys(), "redelivery-tracker": {"status": "off", "election": election}})
             tracker.start()
             try:
-                _until(tracker, lambda: topics.ends()[0] >= count)
+                _redelivered(tracker, topics, count)
             finally:
                 tracker.stop()
             write(topics, start(3, 200))
@@ -155,11 +184,11 @@ def track(scene: Scene) -> Callable[[], None]:
     return work
 
 
-def _until(tracker: Tracker, condition: Callable[[], bool]) -> None:
+def _redelivered(tracker: Tracker, topics: QueueTopics, count: int) -> None:
     def met() -> bool:
         # Raises the error that has ended it.
         tracker.wait(0.01)
-        return condition()
+        return topics.ends()[0] >= count
 
     eventually(met, PATIENCE_SECONDS)
 
@@ -211,7 +240,7 @@ def _relayed(at: Any, relaying: Relaying, count: int) -> None:
         alarms = relaying.relay.alarms if relaying.error is None else {}
         if alarms:
             raise Waits(str(alarms))
-        return at.pending() == 0
+        return bool(at.pending() == 0)
 
     relaying.until(sent, PATIENCE_SECONDS)
     at.read(count)
@@ -219,9 +248,10 @@ def _relayed(at: Any, relaying: Relaying, count: int) -> None:
 
 def _trim(scene: Scene, progress: str) -> None:
     """Remove old progress, as the watch of a leader does now and then. It only notes an error."""
-    places = [TopicPartition(progress, 0, 1)]
-    for future in Admin.of(scene.login).client.delete_records(places, request_timeout=30).values():
-        future.result()
+    # A client that is dropped never answers.
+    admin = Admin.of(scene.login)
+    for future in admin.client.delete_records([TopicPartition(progress, 0, 1)], request_timeout=30).values():
+        future.result(60)
 
 
 def relay(scene: Scene) -> Callable[[], None]:
@@ -352,23 +382,27 @@ def enter(scene: Scene) -> Callable[[], None]:
         for number in range(2):
             other.produce(topic, b"v", headers=[("event-id", str(number).encode())])
             assert other.flush(30) == 0
-            seen: list[bytes] = []
-            consumer = Consumer(
-                {**scene.login, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
-            )
-            consumer.subscribe([topic])
-            try:
-                consume(
-                    consumer,
-                    lambda: psycopg.connect(scene.dsn),
-                    lambda _, record: seen.append(bytes(record.value or b"")),
-                    stop=lambda: bool(seen),
-                )
-            finally:
-                consumer.close()
-            assert seen == [b"v"]
+            assert _entered(scene, topic, group) == [b"v"]
 
     return work
+
+
+def _entered(scene: Scene, topic: str, group: str) -> list[bytes]:
+    """Consume one record with an inbox, and return its value."""
+    seen: list[bytes] = []
+    own = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
+    consumer = Consumer({**scene.login, **own})
+    consumer.subscribe([topic])
+    try:
+        consume(
+            consumer,
+            lambda: psycopg.connect(scene.dsn),
+            lambda _, record: seen.append(bytes(record.value or b"")),
+            stop=lambda: bool(seen),
+        )
+    finally:
+        consumer.close()
+    return seen
 
 
 @dataclass(frozen=True)
@@ -382,6 +416,10 @@ class Role:
     def rights(self) -> list[Right]:
         """Return its rights, and those that it needs too."""
         return [right for right in RIGHTS if right.program in {self.program, *self.also}]
+
+    def spare(self) -> list[Right]:
+        """Return those of its rights without which it works."""
+        return [right for right in RIGHTS if right.program == self.program and right.spare]
 
 
 RIGHTS = rights()

@@ -81,7 +81,7 @@ def test_following_the_advice_leaves_none() -> None:
         # Twice: a policy that is changed makes other settings matter.
         for _ in range(2):
             for each in advice_of(use, followed, copies=3):
-                followed |= [each.mend.split("=")] if each.mend else []
+                followed |= {each.setting: each.mend.partition("=")[2]} if each.mend else {}
         assert [each.setting for each in advice_of(use, followed, copies=3) if each.mend] == []
 
 
@@ -90,7 +90,7 @@ def test_the_topics_that_we_make_need_no_advice_but_on_strangers_codecs() -> Non
     uses = {use.name: use for use in uses_of(config)}
     made = {topic.name: topic.config for topic in topics_of(config, partitions=None, marker_partitions=None)}
     found = {
-        name: advised(use, **{key.replace(".", "_"): value for key, value in made[name].items()})
+        name: {each.setting: each.mend for each in advice_of(use, {**DEFAULT, **made[name]}, copies=1)}
         for name, use in uses.items()
     }
     assert found.pop(config.message_topic) == {"compression.type": ""}

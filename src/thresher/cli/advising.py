@@ -1,4 +1,4 @@
-"""Advice on topics in the output of checks: it changes no exit code, and a broker that does not answer fails no check."""
+"""Advice on topics in the output of checks: it changes no exit code, and a broker without an answer fails none."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any

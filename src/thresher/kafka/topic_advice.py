@@ -27,6 +27,10 @@ NO_UNCLEAN_LEADER: Mapping[str, tuple[str, str]] = {
     )
 }
 
+# A topic's settings. And a change: the setting, the reason, and the value to set, if one is right for all.
+Config = Mapping[str, str]
+Change = tuple[str, str, str | int | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicUse:
@@ -81,46 +85,54 @@ def topic_advice(admin: Admin, uses: Iterable[TopicUse]) -> list[Advice]:
     ]
 
 
-def advice_of(use: TopicUse, config: Mapping[str, str] | KafkaError, *, copies: int) -> Iterator[Advice]:
+def advice_of(use: TopicUse, config: Config | KafkaError, *, copies: int) -> Iterator[Advice]:
     """Yield the advice for one topic, with `copies` replicas of each partition."""
     if isinstance(config, KafkaError):
         why = f"it could not be read ({config.str()}), so nothing is known of its limits: grant DescribeConfigs on it"
         yield Advice(topic=use.name, setting="the configuration", value="hidden", why=why)
         return
+    for setting, why, wanted in (
+        *_of_memory(use, config),
+        *((setting, why, wanted) for setting, (wanted, why) in use.exact.items() if config[setting] != wanted),
+        *_of_retention(use, config),
+        *_of_copies(config, copies),
+    ):
+        mend = f"{setting}={wanted}" if wanted is not None else ""
+        yield Advice(topic=use.name, setting=setting, value=config[setting], why=why, mend=mend)
 
-    def change(setting: str, why: str, wanted: str | int = "") -> Advice:
-        mend = f"{setting}={wanted}" if wanted != "" else ""
-        return Advice(topic=use.name, setting=setting, value=config[setting], why=why, mend=mend)
 
+def _of_memory(use: TopicUse, config: Config) -> Iterator[Change]:
     most = int(config["max.message.bytes"])
     if most < use.least_bytes:
-        yield change("max.message.bytes", f"batches of {use.least_bytes:,} bytes would be refused", use.least_bytes)
+        yield "max.message.bytes", f"batches of {use.least_bytes:,} bytes would be refused", use.least_bytes
     elif most > use.most_bytes:
         why = f"a batch may take {_shown(most * _FACTOR)} in each reader once it is decompressed"
-        yield change("max.message.bytes", why, max(use.most_bytes, use.least_bytes))
+        yield "max.message.bytes", why, max(use.most_bytes, use.least_bytes)
     if use.compressed_by_others and config["compression.type"] == "producer":
         why = (
-            f"producers choose the codec, and a batch may take {_shown(most * _FACTOR)} in each reader: give readers that "
-            "much memory, or grant Write to programs that you trust; compression.type=lz4 makes it at most "
+            f"producers choose the codec, and a batch may take {_shown(most * _FACTOR)} in each reader: give readers "
+            "that much memory, or grant Write to programs that you trust; compression.type=lz4 makes it at most "
             f"{_shown(most * _LZ4_FACTOR)}, on brokers with gigabytes of heap"
         )
-        yield change("compression.type", why)
-    for setting, (wanted, why) in use.exact.items():
-        if config[setting] != wanted:
-            yield change(setting, why, wanted)
-    removes = "delete" in config["cleanup.policy"]
-    if use.each_record and "compact" in config["cleanup.policy"]:
-        yield change("cleanup.policy", "all but the last record of a key are removed, perhaps unread", "delete")
+        yield "compression.type", why, None
+
+
+def _of_retention(use: TopicUse, config: Config) -> Iterator[Change]:
+    policy, removes = config["cleanup.policy"], "delete" in config["cleanup.policy"]
+    if use.each_record and "compact" in policy:
+        yield "cleanup.policy", "all but the last record of a key are removed, perhaps unread", "delete"
     if use.read_later and removes and 0 <= int(config["retention.ms"]) < _LEAST_RETENTION_MS:
-        why = "records are removed unread if their reader stands for longer"
-        yield change("retention.ms", why, _LEAST_RETENTION_MS)
+        yield "retention.ms", "records are removed unread if their reader stands for longer", _LEAST_RETENTION_MS
     if use.read_later and removes and int(config["retention.bytes"]) >= 0:
-        yield change("retention.bytes", "a burst of records removes others before they are read", -1)
+        yield "retention.bytes", "a burst of records removes others before they are read", -1
+
+
+def _of_copies(config: Config, copies: int) -> Iterator[Change]:
     least = int(config["min.insync.replicas"])
     if copies >= _FEW_COPIES and least < _SAFE:
-        yield change("min.insync.replicas", "a record that one broker alone has may be lost with it", _SAFE)
+        yield "min.insync.replicas", "a record that one broker alone has may be lost with it", _SAFE
     elif copies > 1 and least >= copies:
-        yield change("min.insync.replicas", "writes stop as soon as one broker is down", copies - 1)
+        yield "min.insync.replicas", "writes stop as soon as one broker is down", copies - 1
 
 
 def _shown(size: int) -> str:

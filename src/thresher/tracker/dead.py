@@ -158,7 +158,8 @@ def _change(
                 if faults := producer.flush():
                     first = next((each for each in faults if each.refusal is not Refusal.CAUSED_BY_ANOTHER), faults[0])
                     raise ChangeRefused(
-                        f"{done} dead letters were replayed or dropped; then {first.topic} refused a record: {first.why}"
+                        f"{done} dead letters were replayed or dropped; then "
+                        f"{first.topic} refused a record: {first.why}"
                     )
                 producer.commit()
                 done += len(some)
