@@ -18,8 +18,8 @@ from types import MappingProxyType
 from thresher.delivery.reading.row_source import Key, ReadRequest
 
 _HELD_SECONDS = 2.0
-# While reads are confined to some topics, how often one is not, and its rows: it finds rows of new topics. And how often
-# one names the next of the further topics that exist, so many at a time.
+# While reads are confined to some topics, how often one is not, and its rows: it finds rows of new topics. And how
+# often one names the next of the further topics that exist, so many at a time.
 _EXPLORING_SECONDS, _FURTHER_SECONDS = 1.0, 0.5
 _EXPLORED_ROWS, _MOST_FURTHER = 1_000, 5_000
 # The held topics that a read names, and their letters. With three times as many names of usual length Postgres compares
