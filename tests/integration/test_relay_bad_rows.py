@@ -205,15 +205,17 @@ def test_a_restored_row_that_died_twice_is_dead_once(at: Place, stack: Stack) ->
 
 
 def test_a_refused_row_makes_no_other_of_its_batch_dead(at: Place) -> None:
-    at.admin.create_topic(f"{at.prefix}compacted", config={"cleanup.policy": "compact"})
-    # A compacted topic refuses records without a key: the broker names the record, and refuses the whole batch.
-    keys = [b"k%d" % n for n in range(25)]
-    at.stash(*(Message(topic=f"{at.prefix}compacted", key=key, value=b"good") for key in [*keys, None, *keys]))
+    narrow = f"{at.prefix}narrow"
+    at.admin.create_topic(narrow, config={"max.message.bytes": str(NARROW_BYTES)})
+    # The broker refuses the whole batch, and does not name the record.
+    large = Message(topic=narrow, value=random.Random(SEED).randbytes(2 * NARROW_BYTES))
+    good = [Message(topic=narrow, key=b"k%d" % n, value=b"good") for n in range(25)]
+    at.stash(*good, large, *good)
     with at.relaying(shards=1) as relaying:
-        assert len(at.read(50, f"{at.prefix}compacted")) == 50
+        assert len(at.read(50, narrow)) == 50
         relaying.until(lambda: at.pending() == 0)
         relaying.undisturbed()
-    assert [kind for _, kind, *_ in at.dead()] == ["rejected"]
+    assert [kind for _, kind, *_ in at.dead()] == ["too-large"]
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
@@ -243,25 +245,38 @@ def test_rows_that_must_wait_by_the_thousand_stop_no_others(at: Place, delivery:
     ]  # fmt: skip
 
 
-def test_rows_refused_one_by_one_delay_others_little(at: Place) -> None:
-    """A compacted topic takes no record without a key, and the broker's refusal costs the shard a recovery."""
-    compacted = f"{at.prefix}compacted"
-    at.admin.create_topic(compacted, config={"cleanup.policy": "compact"})
+def test_rows_that_many_topics_refuse_delay_others_little(at: Place) -> None:
+    """Nothing tells beforehand that the rows are too large, and each refusal of the broker costs a recovery."""
+    topics, draw = [f"{at.prefix}narrow{number}" for number in range(10)], random.Random(SEED)
+    for topic in topics:
+        at.admin.create_topic(topic, config={"max.message.bytes": str(NARROW_BYTES)})
     with at.relaying(shards=1) as relaying:
         at.stash(Message(topic=at.topic, key="first", value="x"))
         relaying.until(lambda: at.pending() == 0)
-        at.stash(*(Message(topic=compacted, value="x") for _ in range(300)))
-        relaying.until(lambda: compacted in relaying.relay.alarms)
+        at.stash(*(Message(topic=topic, value=draw.randbytes(2 * NARROW_BYTES)) for _ in range(30) for topic in topics))
         took = []
-        for number in range(30):
+        for number in range(40):
             began = time.monotonic()
             at.stash(Message(topic=at.topic, key=f"good{number}", value="x"))
-            relaying.until(lambda: not at.sql("SELECT FROM outbox WHERE kafka_topic = %s", at.topic))
+            relaying.until(lambda: not at.ask(f"SELECT FROM outbox WHERE kafka_topic = '{at.topic}'"))
             took.append(time.monotonic() - began)
         assert sorted(took)[len(took) * 9 // 10] < RECOVERED_SECONDS, took
-        relaying.until(lambda: len(at.dead()) >= 12)
+        relaying.until(lambda: relaying.relay.alarms.keys() >= set(topics))
         relaying.undisturbed()
+    assert {row[1] for row in at.dead()} <= {"too-large"}
+
+
+def test_rows_without_a_key_for_a_compacted_topic_are_not_tried(at: Place, caplog: pytest.LogCaptureFixture) -> None:
+    compacted = f"{at.prefix}compacted"
+    at.admin.create_topic(compacted, config={"cleanup.policy": "compact"})
+    with at.relaying(shards=1) as relaying:
+        at.stash(*(Message(topic=compacted, key=key, value="x") for key in [*[None] * 300, "k", *[None] * 300]))
+        relaying.until(lambda: at.pending() == 0)
+        assert len(at.read(1, compacted)) == 1
+        relaying.undisturbed()
+    assert "was rejected" not in caplog.text
     assert {row[1] for row in at.dead()} == {"rejected"}
+    assert len(at.dead()) == 600
 
 
 def test_rows_of_a_topic_that_is_new_to_the_relay_flow_beside_missing_topics(at: Place) -> None:

@@ -188,7 +188,7 @@ def test_a_missing_topic_is_the_topics_fault() -> None:
 
 
 def test_a_record_refused_with_its_batch_names_no_row() -> None:
-    assert faults_of(undelivered(Refusal.SIZE)) == [Fault(kind=Kind.TOO_LARGE, why="t: no")]
+    assert faults_of(undelivered(Refusal.SIZE)) == [Fault(kind=Kind.TOO_LARGE, why="t: no", refused_by="t")]
 
 
 def test_a_failed_progress_record_is_no_rows_fault() -> None:

@@ -25,6 +25,7 @@ class Cluster:
         self.asked: list[set[str]] = []
         self.produced: list[str] = []
         self.needed: dict[str, int] = {}
+        self.compacted: set[str] = set()
         self.configured: list[set[str]] = []
 
     def facts(self, names: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
@@ -33,7 +34,8 @@ class Cluster:
 
     def limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
         self.configured.append(set(names))
-        return {name: TopicLimits(min_in_sync=self.needed[name]) for name in names if name in self.needed}
+        found = self.needed.keys() & set(names)
+        return {name: TopicLimits(min_in_sync=self.needed[name], keyed=name in self.compacted) for name in found}
 
     def partitions(self, topic: str) -> int | KafkaError:
         self.produced.append(topic)
@@ -184,6 +186,13 @@ def test_a_missing_answer_keeps_the_known_min_insync_replicas(
     cluster.needed = {}
     clock.now += 100.0
     assert isinstance(survey.survey(["narrow"]).topics["narrow"], Unavailable)
+
+
+def test_a_topic_demands_keys_only_by_a_new_answer(cluster: Cluster, survey: TopicSurvey) -> None:
+    cluster.topics, cluster.needed, cluster.compacted = {"t": there()}, {"t": 1}, {"t"}
+    assert survey.survey(["t"], fresh=True).topics == {"t": Available(partitions=3, keyed=True)}
+    cluster.needed = {}
+    assert survey.survey(["t"], fresh=True).topics == {"t": Available(partitions=3)}
 
 
 def test_thousands_of_missing_topics_are_asked_about_a_few_at_a_time(

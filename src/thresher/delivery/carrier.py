@@ -42,7 +42,6 @@ from thresher.delivery.progress import ProgressBook, ProgressRecord
 from thresher.delivery.row import Record, Row, RowList, Rows
 from thresher.delivery.rules import Rules
 from thresher.delivery.waiting.gate import Gate
-from thresher.delivery.waiting.pacing import MOST_ROWS
 from thresher.kafka.problem import BrokerLost
 
 Steps = Generator[Effect, Any, None]
@@ -204,24 +203,17 @@ class Carrier:
             count = self.gate.rows.fitting((row.id, row.create_time) for _, row in places)
             if count < len(places):
                 fit = places[count][0]
-        if self.gate.pacing and fit:
+        if self.gate.pacing and fit and any(map(self.gate.pacing.alone, rows.topics)):
             fit = self._unmixed(rows, fit)
         return rows[:fit], rows[fit:]
 
     def _unmixed(self, rows: Rows, fit: int) -> int:
-        """Return how many of the rows go into a transaction: none of a paced topic, or a few and no others."""
-        paced = self.gate.pacing.paced
-        first = _topic_of(rows[0])
-        if paced(first):
-            fit = min(fit, MOST_ROWS)
-        for place, row in enumerate(rows[:fit]):
-            topic = _topic_of(row)
-            if topic != first and (paced(first) or paced(topic)):
-                return place
-            if place and paced(first) and isinstance(row.plan, Record) and not isinstance(rows[0].plan, Record):
-                # Rows that were found to be dead are settled, whatever becomes of the next try.
-                return place
-        return fit
+        """Return how many of the rows go into a transaction: none of a topic that is tried alone, or a few of it."""
+        alone = self.gate.pacing.alone
+        sent_to = (row.plan.topic if isinstance(row.plan, Record) else None for row in rows[:fit])
+        tried = [topic if topic is not None and alone(topic) else None for topic in sent_to]
+        others = next((place for place, topic in enumerate(tried) if topic != tried[0]), fit)
+        return others if tried[0] is None else min(others, self.gate.pacing.most_rows(tried[0]))
 
     def _judged(self, rows: Rows) -> Rows:
         """Give dead rows the fate that the poison policy asks for, and poison rows the fate that was found."""
@@ -253,25 +245,25 @@ class Carrier:
         telling = [fault for fault in faults if fault.kind is not None]
         lost = [fault for fault in faults if fault.topic is not None]
         named = {fault.place: fault for fault in telling if fault.place is not None}
-        refused = next((fault for fault in telling if fault.passing), None)
+        late = next((fault for fault in telling if fault.passing), None)
         now = (yield Survey(frozenset())).now if lost or telling else 0.0
-        self.gate.pacing.rejected(
-            {row.plan.topic for row in rows if isinstance(row.plan, Record)} if telling else (), now
-        )
+        refusing = _refusing(rows, telling)
+        if telling:
+            unnamed = 0 if named or lost else len(sent)
+            self.gate.pacing.refused(refusing, now - self.gate.asked, now, rows=unnamed)
         if lost:
             for fault in lost:
                 self.gate.topics.refused(fault.topic or "", fault.kind, fault.why, now)
         elif named or (telling and len(sent) == 1):
-            for place, fault in (named or {sent[0]: refused or telling[0]}).items():
+            for place, fault in (named or {sent[0]: late or telling[0]}).items():
                 if fault.doubtful and len(sent) > 1:
                     self.gate.rows.suspect([(rows[place].id, rows[place].create_time)])
                 else:
-                    if not fault.passing:
-                        self.gate.pacing.found(_topic_of(rows[place]), now)
                     yield from self._failed_alone(rows[place], fault, now)
         elif telling:
             # The broker names every row of the batch, but only a row with its own timestamp can be refused for it.
-            suspects = [place for place in sent if refused is None or _has_time(rows[place])] or sent
+            among = [place for place in sent if _topic_of(rows[place]) in refusing]
+            suspects = [place for place in among if late is None or _has_time(rows[place])] or among or sent
             self.gate.rows.suspect((rows[place].id, rows[place].create_time) for place in suspects)
         yield DiscardReadAhead()
 
@@ -299,7 +291,7 @@ class Carrier:
 
     def _delivered(self, rows: Rows) -> Steps:
         """Forget the waits and suspicions about rows and topics that were delivered, and clear their alarms."""
-        lifted = set(self.gate.topics.delivered(rows.topics))
+        lifted = {*self.gate.topics.delivered(rows.topics), *self.gate.pacing.took(rows.topics)}
         if self.gate.rows:
             for row in rows:
                 key = (row.id, row.create_time)
@@ -311,6 +303,15 @@ class Carrier:
             yield Lift(topic)
         if not self.gate.rows:
             self.rejections = 0
+
+
+def _refusing(rows: Rows, faults: Iterable[Fault]) -> frozenset[str]:
+    """Return the topics of which a broker refused a row, as far as is known; without the topics that are at fault."""
+    of_rows = [fault for fault in faults if fault.topic is None]
+    known = {
+        fault.refused_by if fault.place is None else _topic_of(rows[fault.place]) for fault in of_rows
+    }  # fmt: skip
+    return rows.topics if None in known else frozenset(topic for topic in known if topic is not None)
 
 
 def _topic_of(row: Row) -> str:

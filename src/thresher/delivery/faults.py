@@ -171,6 +171,7 @@ class Faults:
             place=None if of_topic else undelivered.place,
             topic=undelivered.topic if of_topic else None,
             passing=undelivered.refusal is Refusal.TIME,
+            refused_by=None if of_topic else undelivered.topic,
         )
 
 

@@ -70,6 +70,8 @@ class TopicLimits:
     # known.
     before_ms: int | None = None
     after_ms: int | None = None
+    # Whether the topic is compacted: then it takes no record without a key.
+    keyed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +286,12 @@ def _limits(config: Mapping[str, str]) -> TopicLimits:
         int(value) if own and (value := config.get(f"message.timestamp.{side}.max.ms")) is not None else None
         for side in ("before", "after")
     )
-    return TopicLimits(min_in_sync=int(config["min.insync.replicas"]), before_ms=before, after_ms=after)
+    return TopicLimits(
+        min_in_sync=int(config["min.insync.replicas"]),
+        before_ms=before,
+        after_ms=after,
+        keyed="compact" in config.get("cleanup.policy", "").split(","),
+    )
 
 
 def cluster_at(bootstrap: str, timeout_seconds: float = 0.5) -> Cluster | None:

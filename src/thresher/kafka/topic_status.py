@@ -6,7 +6,7 @@ topic than for an unavailable one.
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -40,6 +40,8 @@ class Available:
     # How far a record's own timestamp may be before and after the broker's time; None: not known, or no limit.
     before_ms: int | None = None
     after_ms: int | None = None
+    # The topic is compacted, and takes no record without a key.
+    keyed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,9 @@ class TopicSurvey:
 
     def _available(self, topic: str, partitions: int) -> Available:
         _, limits = self._limits.get(topic, (0.0, _NO_LIMITS))
-        return Available(partitions=partitions, before_ms=limits.before_ms, after_ms=limits.after_ms)
+        return Available(
+            partitions=partitions, before_ms=limits.before_ms, after_ms=limits.after_ms, keyed=limits.keyed
+        )
 
     def _may_create(self, topic: str, answer: KafkaError) -> bool:
         """Whether to ask through the producer for a topic that the cluster does not know: it may be created then."""
@@ -207,7 +211,8 @@ class TopicSurvey:
                 # This answer is optional: without it, the topics' facts and the earlier answers are used.
                 answers = {}
             for topic in asked:
-                before = self._limits.get(topic, (0.0, _NO_LIMITS))[1]
+                # A row without a key is dead at once, so an earlier answer does not tell that its topic demands one.
+                before = replace(self._limits.get(topic, (0.0, _NO_LIMITS))[1], keyed=False)
                 self._limits[topic] = (now + _LIMITS_SECONDS, answers.get(topic, before))
 
     def _lacking(self, topic: str, facts: TopicFacts) -> int | None:

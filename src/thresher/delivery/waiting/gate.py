@@ -3,13 +3,16 @@
 1. Rows of a missing topic wait: their stored topic is left out of reads, and the cluster is asked about it from time
    to time (`held_topics`). So a row that waits is read once when it comes, and once when its wait is over.
 2. A row that names a missing partition, has a timestamp that its topic does not take, or whose next try is not due
-   yet, waits with all rows of its key. If a topic has many such rows, the topic waits, and no other.
+   yet, waits with all rows of its key. If a topic has many such rows, the topic waits, and no other. A row without a
+   key for a compacted topic is dead without a try.
 3. If a transform may merge topics and keys, rows wait one by one instead, each with the rows that must be sent after it
    (`withheld`). Once the first of them can be sent, all are read again by id before any is sent.
 4. What waits, and since when, is kept durably (`KeepWaits`), a second late or so: a later attempt goes on with it.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import compress
+from operator import not_
 from typing import Any, NamedTuple
 
 from thresher.db.waits import Waits
@@ -23,6 +26,7 @@ from thresher.delivery.effects import (
     ReadControl,
     Release,
     Survey,
+    Unhold,
 )
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.ownership import Ownership
@@ -46,6 +50,8 @@ _CLOCKS_MS = 60_000
 _AGAIN_SECONDS = 2.0
 # The most rows of one batch, of topics whose grace is over, that are set aside at once. More are left to sweeps.
 _MOST_DEAD = 500
+# With topic locks, recoveries because of refused rows that a turn may have: what it finds out is lost with it.
+_LONGEST_SEARCH_SECONDS = 20.0
 # How often it is looked at what waits, to keep it: after a pause, and after so many seconds for each thing that waits.
 # What has not changed is kept anew only now and then.
 _KEEP_SECONDS, _KEEP_EACH_SECONDS, _KEEP_ANEW_SECONDS = 1.0, 0.001, 300.0
@@ -56,6 +62,8 @@ class Flaw(NamedTuple):
 
     kind: Kind
     why: str
+    # There is no grace: the cluster was asked just now, and a try would find the same.
+    at_once: bool = False
 
 
 class Gate:
@@ -67,7 +75,9 @@ class Gate:
         self.held = HeldTopics(self.topics)
         self.rows = RowStates(rules.grace_seconds, rules.row_waited)
         self.withheld = Withheld()
-        self.pacing = Pacing()
+        self.pacing = Pacing() if rules.sweeps else Pacing(_LONGEST_SEARCH_SECONDS)
+        # When the topics were surveyed last: the next transaction begins then.
+        self.asked = 0.0
         # Stored topics and keys whose further rows in this batch stay in the table.
         self._held_topics: set[str] = set()
         self._held_streams: set[Any] = set()
@@ -104,10 +114,9 @@ class Gate:
             lost = {**lost, **self.topics.unknown(topics - answer.topics.keys(), answer.now)}
         if found.due:
             lost = {**lost, **(yield from self._put_off(found.due))}
+        self.asked = answer.now
         if self.pacing:
-            paused = self.pacing.paused(answer.topics, answer.now)
-            waiting = TopicState(kind=None, why=WHY, waited=Grace(answer.now, answer.now))
-            lost = {**dict.fromkeys(paused, waiting), **lost}
+            lost = {**(yield from self._paced(answer)), **lost}
         if self._rules.merging:
             rows = yield from self._one_by_one(rows, lost, answer, behind)
         else:
@@ -118,7 +127,31 @@ class Gate:
             if not self.rows.waits_for(topic):
                 yield Lift(topic)
         self._came.clear()
-        return rows
+        return self._set_apart(rows) if self.pacing else rows
+
+    def _paced(self, surveyed: Surveyed) -> Generator[Effect, Any, dict[str, TopicState]]:
+        """Return the topics that wait because rows were refused, with their state."""
+        for topic in self.pacing.ended(surveyed.now):
+            yield Lift(topic)
+        state = TopicState(kind=None, why=WHY, waited=Grace(surveyed.now, surveyed.now))
+        return dict.fromkeys(self.pacing.waiting(surveyed.topics, surveyed.now), state)
+
+    def _set_apart(self, rows: Rows) -> Rows:
+        """Return the rows with those of topics that are tried alone after all others, each topic's rows together."""
+        if not any(map(self.pacing.alone, rows.topics)):
+            return rows
+        found = list(rows)
+        # Without transforms, rows have the topic that they are stored with, and each key's rows stay in order by that.
+        alone = {_kept_by(row, self._rules) for row in found if self.pacing.alone(_topic_of(row))}
+        tried = [isinstance(row.plan, Record) and _kept_by(row, self._rules) in alone for row in found]
+
+        def place(row: Row) -> tuple[bool, str]:
+            """Return what decides the order of topics: suspects come last."""
+            topic = _kept_by(row, self._rules)
+            return self.pacing.suspect(topic), topic
+
+        behind = sorted(compress(found, tried), key=place)
+        return RowList([*compress(found, map(not_, tried)), *behind])
 
     def go_on(self, earlier: Waits | None) -> Generator[Effect, Any, None]:
         """Go on with what waited in earlier attempts: no grace begins anew."""
@@ -133,8 +166,14 @@ class Gate:
         if self.topics:
             yield from self.held.tend()
         if self.pacing:
-            for topic in self.pacing.ended((yield Survey(frozenset())).now):
+            now = (yield Survey(frozenset())).now
+            for topic in self.pacing.ended(now):
                 yield Lift(topic)
+            if free := self.pacing.go_on(now):
+                yield Unhold(frozenset(free))
+                for topic in free:
+                    if not self.pacing.suspect(topic):
+                        yield Lift(topic)
         if self.topics or self.rows or self._kept.topics or self._kept.rows:
             yield from self._keep()
 
@@ -193,13 +232,17 @@ class Gate:
             away = {topic for topic in newly if topic in lost and not isinstance(statuses.get(topic), Available)}
             lasting = away if self._rules.sweeps else set()
             self.held.hold(lasting)
+            if self._rules.sweeps and self.pacing:
+                paced = [topic for topic in newly.keys() - away if topic in lost and lost[topic].why is WHY]
+                lasting.update(self.pacing.hold(paced))
             missing = {**newly, **{topic: state.why for topic, state in lost.items() if topic not in expired}}
             yield Hold(frozenset(newly), next(iter(newly.values())), missing, lasting=frozenset(lasting))
         return RowList([row for row in RowList(kept).blocked_left_out() if row.topic not in self._held_topics])
 
     def _placed(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, Rows]:
         """Hold rows that name a missing partition, or whose next try is not due yet; or make them dead."""
-        if not (rows.asks_for_partitions or rows.has_timestamps or self.rows or self._held_streams):
+        special = rows.asks_for_partitions or rows.has_timestamps or _lacks_keys(rows, surveyed)
+        if not (special or self.rows or self._held_streams):
             return rows
         # `changed`: whether a row may have got another plan.
         changed, surveyed = yield from self._partitions(rows, surveyed)
@@ -209,7 +252,7 @@ class Gate:
             if row.stream in self._held_streams:
                 continue
             flaw = _flaw(row.plan, surveyed)
-            why = self._waits(row, flaw, surveyed.now)
+            why = self._flawed(row, flaw) if flaw is not None and flaw.at_once else self._waits(row, flaw, surveyed.now)
             if isinstance(why, Row):
                 placed.append(why)
                 changed = True
@@ -231,7 +274,8 @@ class Gate:
         self, rows: Rows, lost: Mapping[str, TopicState], surveyed: Surveyed, behind: Callable[[], Iterable[Row]]
     ) -> Generator[Effect, Any, Rows]:
         """Hold, one by one, rows that cannot be sent now and rows that must be sent after them; or make them dead."""
-        plain = not (rows.asks_for_partitions or rows.has_timestamps or self.rows or self.withheld)
+        special = rows.asks_for_partitions or rows.has_timestamps or _lacks_keys(rows, surveyed)
+        plain = not (special or self.rows or self.withheld)
         if not lost and plain:
             return rows
         if not plain:
@@ -276,6 +320,8 @@ class Gate:
         if joins is not None:
             return joins
         flaw = _flaw(row.plan, surveyed)
+        if flaw is not None and flaw.at_once:
+            return self._flawed(row, flaw)
         verdict = self._waits(row, flaw, surveyed.now)
         if verdict is not None:
             return verdict
@@ -345,8 +391,8 @@ class Gate:
         return self._dead_row(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
 
     def _flawed(self, row: Row, flaw: Flaw) -> Row:
-        """Return a row as dead, because its topic would not have taken it for the whole grace."""
-        return self._dead_row(row, flaw.kind, self._rules.grace_over_reason(flaw.why))
+        """Return a row as dead, because its topic takes no such row, or would not have taken it for the whole grace."""
+        return self._dead_row(row, flaw.kind, flaw.why if flaw.at_once else self._rules.grace_over_reason(flaw.why))
 
     def _dead_row(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
         return row._replace(plan=self._rules.dead_fate(row, dead(kind, reason, attempts)))
@@ -358,6 +404,11 @@ def _reasons(waiting: Iterable[tuple[str, str]]) -> dict[str, str]:
     for topic, why in waiting:
         found.setdefault(topic, why)
     return found
+
+
+def _kept_by(row: Row, rules: Rules) -> str:
+    """Return the topic by which rows are kept in order: the one that they are stored with, unless transforms merge."""
+    return _topic_of(row) if rules.merging else row.topic
 
 
 def _topic_of(row: Row) -> str:
@@ -373,8 +424,13 @@ def _beyond(plan: Any, statuses: Mapping[str, TopicStatus]) -> int | None:
     return status.partitions
 
 
+def _lacks_keys(rows: Rows, surveyed: Surveyed) -> bool:
+    """Whether a row may lack the key that its topic demands."""
+    return any(isinstance(each, Available) and each.keyed for each in surveyed.topics.values()) and None in rows.keys
+
+
 def _flaw(plan: Any, surveyed: Surveyed) -> Flaw | None:
-    """Return why the topic would not take a record now: it lacks the partition, or refuses the timestamp."""
+    """Return why the topic would not take a record now: it lacks the partition, or wants a key or another timestamp."""
     if not isinstance(plan, Record):
         return None
     there = _beyond(plan, surveyed.topics)
@@ -382,6 +438,9 @@ def _flaw(plan: Any, surveyed: Surveyed) -> Flaw | None:
         why = f"partition {plan.partition} of {plan.topic} does not exist: the topic has {there} partitions"
         return Flaw(Kind.NO_PARTITION, why)
     status = surveyed.topics.get(plan.topic)
+    if plan.key is None and isinstance(status, Available) and status.keyed:
+        why = f"{plan.topic} takes no record without a key (cleanup.policy=compact)"
+        return Flaw(Kind.REJECTED, why, at_once=True)
     if plan.timestamp <= 0 or surveyed.server_ms is None or not isinstance(status, Available):
         return None
     ahead = plan.timestamp - surveyed.server_ms
