@@ -431,30 +431,42 @@ def test_confined_reads_look_for_further_topics_that_exist() -> None:
     ahead.holds.confine(frozenset({"good"}), {"good", "held", "new"})
     ahead.size.learn(1_000, 0.001, 1.0)
     asked = []
-    for clock.now in (1.0, 1.1, 1.2, 1.6, 1.7):
+    for clock.now in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 2.3, 2.4, 2.5):
         request = ahead.await_due()
         assert request is not None
         asked.append((request.among, list(request.held)))
         assert request.rows == (ahead.size.rows if request.among else 1_000)
     assert ahead.size.rows > 1_000
-    further, named = (True, ["new"]), (True, ["good"])
-    assert asked == [(False, ["held"]), further, named, further, named]
+    further, named, exploring = (True, ["new"]), (True, ["good"]), (False, ["held"])
+    assert asked == [further, named, exploring, named, named, further, named, further, named, exploring]
+
+
+def test_slow_reads_leave_every_other_to_topics_that_took_rows() -> None:
+    clock = SetClock()
+    ahead = ReadAhead(ReadAheadLimits(most_rows=10_000), clock=clock)
+    ahead.holds.hold([], lasting=["held"])
+    ahead.holds.confine(frozenset({"good"}), {"new"})
+    asked: list[str] = []
+    for _ in range(8):
+        clock.now += 2.0
+        request = ahead.await_due()
+        assert request is not None
+        asked += request.held
+    assert asked == ["new", "good", "held", "good"] * 2
 
 
 def test_many_further_topics_take_turns() -> None:
     clock = SetClock()
     ahead = ReadAhead(ReadAheadLimits(most_rows=10_000), clock=clock)
     names = [f"t{number}" for number in range(12_000)]
-    ahead.holds.confine(frozenset(), names)
-    assert not ahead.await_due().among  # type: ignore[union-attr]
     asked: list[str] = []
-    for clock.now in (0.1, 0.6, 0.99):
+    for clock.now in (0.1, 0.2, 0.3, 0.4, 0.7):
+        ahead.holds.confine(frozenset(), names)
         request = ahead.await_due()
         assert request is not None
         assert len(request.held) <= 5_000
         asked += request.held
-        ahead.holds.confine(frozenset(), names)
-    assert len(set(asked)) == 10_000
+    assert len(set(asked)) == len(asked) == 10_000
 
 
 @pytest.mark.parametrize(("count", "letters", "explored"), [(20_000, 5, True), (20_001, 5, False), (9_000, 249, False)])

@@ -18,8 +18,8 @@ from types import MappingProxyType
 from thresher.delivery.reading.row_source import Key, ReadRequest
 
 _HELD_SECONDS = 2.0
-# While reads are confined to some topics, how often one is not, and its rows: it finds rows of new topics. And how
-# often one names the next of the further topics that exist, so many at a time.
+# While reads are confined to some topics, how often one is not: it finds rows of new topics. And how often one names
+# the next of the further topics that exist. Then the rows of the former, and the topics of the latter.
 _EXPLORING_SECONDS, _FURTHER_SECONDS = 1.0, 0.5
 _EXPLORED_ROWS, _MOST_FURTHER = 1_000, 5_000
 # The held topics that a read names, and their letters. With three times as many names of usual length Postgres compares
@@ -53,6 +53,8 @@ class Holds:
         # If set, reads return rows of these topics only, except for sweeps and the reads that are due at these times.
         self._confined: frozenset[str] | None = None
         self._next_exploring = self._next_further = 0.0
+        # Whether the last read that was no sweep was one of these.
+        self._wide_last = False
         # Further topics that exist. The one to be named next comes first.
         self._further: dict[str, None] = {}
 
@@ -157,18 +159,26 @@ class Holds:
         """Return the topics of which the next read that is no sweep returns rows; None: of all that are not held."""
         if self._confined is None:
             return None if self._nameable() else ()
-        if now >= self._next_exploring and self._nameable():
-            self._next_exploring = now + _EXPLORING_SECONDS
-            return None
-        if self._further and now >= self._next_further:
-            self._next_further = now + _FURTHER_SECONDS
-            turn = list(islice(self._further, _MOST_FURTHER))
-            for topic in turn:
-                del self._further[topic]
-            self._further.update(dict.fromkeys(turn))
-            if among := self._not_held(topic for topic in turn if topic not in self._confined):
-                return among
+        # However long reads take, every other one is for topics that took rows lately. What is due longest comes first.
+        self._wide_last = not self._wide_last
+        if self._wide_last:
+            for due in sorted((self._next_further, self._next_exploring)):
+                if now >= due == self._next_further and (among := self._next_of_further(now)):
+                    return among
+                if now >= due == self._next_exploring and self._nameable():
+                    self._next_exploring = now + _EXPLORING_SECONDS
+                    return None
+            self._wide_last = False
         return self._not_held(self._confined)
+
+    def _next_of_further(self, now: float) -> list[str]:
+        """Return the further topics whose turn it is to be named."""
+        self._next_further = now + _FURTHER_SECONDS
+        turn = list(islice(self._further, _MOST_FURTHER))
+        for topic in turn:
+            del self._further[topic]
+        self._further.update(dict.fromkeys(turn))
+        return self._not_held(topic for topic in turn if topic not in (self._confined or ()))
 
     def _not_held(self, topics: Iterable[str]) -> list[str]:
         """Return topics that are not held: a topic that is there may be held too, for a while."""
