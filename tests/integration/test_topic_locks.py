@@ -118,8 +118,11 @@ def test_an_errored_topic_is_paused_and_others_are_sent(place: Places) -> None:
     assert numbers(at.read(2)) == [1, 2]
 
 
-def test_rows_of_a_missing_topic_die_after_the_shared_grace(place: Places) -> None:
-    at = place()
+@pytest.mark.parametrize(
+    "options", [{}, {"shape": Shape.DEIMOS, "table": "kafka_messages"}], ids=["thresher", "deimos"]
+)
+def test_rows_of_a_missing_topic_die_after_the_shared_grace(place: Places, options: dict[str, Any]) -> None:
+    at = place(**options)
     missing = f"{at.prefix}missing"
     at.stash(Message(topic=missing, key="k", value="0"))
     with at.backend(limits={"grace_seconds": 1.0}, locking={"lock_seconds": 1.0}) as backend:
