@@ -13,12 +13,11 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer
-from typer.testing import CliRunner
 
 from tests.crash.inbox_program import POINTS
 from tests.faults.program import Program
+from tests.in_process import thresher
 from tests.processes import eventually
-from thresher.cli.app import app
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.inbox import create_inbox
@@ -224,8 +223,9 @@ def test_a_partition_before_an_unreadable_batch_waits_alone(place: Place, caplog
     where = ["--bootstrap", str(place.kafka["bootstrap.servers"]), "--group", group, place.topic, "--json", "--yes"]
     sizes = ["--kafka", "receive.message.max.bytes=10000000", "--kafka", "auto.offset.reset=earliest"]
     for moved in (1, 0):
-        answer = CliRunner().invoke(app, ["inbox", "step-over", *where, *sizes])
-        assert (answer.exit_code, len(json.loads(answer.stdout)["batches"])) == (0, moved), answer.output
+        answer = thresher(["inbox", "step-over", *where, *sizes])
+        assert answer.returncode == 0, answer.stderr.decode()
+        assert len(json.loads(answer.stdout)["batches"]) == moved
     with pytest.raises(BrokerRefused, match="does not stand before the batch any more"):
         step_over(small, stuck)
     run(lambda: found == [1, 0])

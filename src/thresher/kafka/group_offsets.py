@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from thresher.core.secrets import revealed_properties
+from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.kafka.refusal import Refusal, refusal_of
 
@@ -95,7 +96,7 @@ def no_member(config: Mapping[str, Any], group: str) -> Iterator[Consumer]:
         revealed_properties(
             {
                 "log_level": 0,
-                **config,
+                **bounded_fetches(config),
                 "group.id": group,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
