@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import psycopg
@@ -38,7 +39,12 @@ def attack_program(pid: int, *, ports: int, secrets: Iterable[str], meanwhile: C
     assert len(found) == ports, found
     hidden = [each.encode() for each in secrets]
     for each in pids - {pid}:
-        assert not any(secret in command_line(each) for secret in hidden), each
+        line = command_line(each)
+        assert not any(secret in line for secret in hidden), each
+        words = line.split(b"\0")
+        for word, file in pairwise(words):
+            # Java has read it, and its secrets need no file any more.
+            assert word != b"--properties-file" or not Path(os.fsdecode(file)).exists(), file
     sockets = [path for path in unix_sockets(pids) if path.startswith("/")]
     assert len(sockets) >= 2, "the line, and the workers' daemon"
     with as_stranger(lambda: closed_doors(sockets, pids)) as opened:

@@ -201,8 +201,7 @@ def test_no_secret_of_a_goharvest_file_is_shown(dsn: str, tmp_path: Path) -> Non
     except ConfigurationInvalid as refused:
         accepted, texts = False, [str(refused), repr(refused), repr(refused.problems)]
     else:
-        accepted = True
-        texts = [*shown(loaded, "data_source"), *shown(loaded, "kafka"), *texts_of(loaded.completed.form.data_source)]
+        accepted, texts = True, [*shown(loaded, "data_source"), *shown(loaded, "kafka")]
     assert accepted == (dsn is not DSNS[-1]), texts[0]
     for text in texts:
         assert not [each for each in SEEN if each in text], text[:2000]
