@@ -32,7 +32,7 @@ WORDS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
     "pump": (["--keys", "1", "--records", "1"], None),
     "verify": (["--history", "{directory}/history", "--topic", "t", "--bootstrap", "localhost:1"], None),
     "schema create": ([], None),
-    "schema check": ([], None),
+    "schema check": ([], RELAY),
     "dead list": ([], RELAY),
     "dead show": (["1"], RELAY),
     "dead replay": (["1"], RELAY),
@@ -73,6 +73,8 @@ WITHOUT_A_DATABASE = {
     # Queues are topics: they have no database.
     *(f"queue {name}" for name in ("init", "send", "receive", "peek", "stats", "step-over", "track")),
     *(f"queue dead {name}" for name in ("list", "show", "replay", "drop")),
+    # It moves a consumer group.
+    "inbox step-over",
     # Local servers, which they start, name and end themselves.
     "demo", *(f"stack {name}" for name in ("up", "env", "down", "status", "list", "logs")),
 }  # fmt: skip

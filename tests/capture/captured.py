@@ -19,6 +19,7 @@ from thresher.core.errors import ThresherError
 from thresher.kafka.admin import Admin
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.transactional import TransactionalProducer
+from thresher.service.service import State
 
 # Five times the longest time seen on a busy machine, plus 5 s.
 PATIENCE_SECONDS = 90.0
@@ -128,11 +129,15 @@ class CapturedOrders:
 def captured(orders: CapturedOrders, *, hook: str | None = None, **keys: Any) -> Iterator[Capture]:
     """Capture while the context lasts. An error that ends the capture is raised at its end."""
     with Capture({**orders.keys, **keys}, hook=hook) as capture:
+
+        def capturing() -> bool:
+            if capture.state is State.STOPPED:
+                capture.wait()
+            found = capture.snapshot()
+            return found is not None and all(shard.gauges.get("capturing") for shard in found.shards)
+
         eventually(
-            lambda: (
-                (found := capture.snapshot()) is not None
-                and all(shard.gauges.get("capturing") for shard in found.shards)
-            ),
+            capturing,
             PATIENCE_SECONDS,
             lambda: f"{capture.state}, {capture.waiting_for}, {capture.snapshot()}",
         )

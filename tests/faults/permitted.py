@@ -53,6 +53,8 @@ class Scene:
     stack: Stack
     dsn: str
     prefix: str
+    # Whether jobs include what programs do with the rights in brackets.
+    whole: bool = True
     # What the names in the table stand for.
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -247,7 +249,9 @@ def _relayed(at: Any, relaying: Relaying, count: int) -> None:
 
 
 def _trim(scene: Scene, progress: str) -> None:
-    """Remove old progress, as the watch of a leader does now and then. It only notes an error."""
+    """Remove old progress, as the watch of a leader does now and then: it only notes an error."""
+    if not scene.whole:
+        return
     # A client that is dropped never answers.
     admin = Admin.of(scene.login)
     for future in admin.client.delete_records([TopicPartition(progress, 0, 1)], request_timeout=30).values():

@@ -247,7 +247,7 @@ def test_a_bad_record_becomes_dead_and_the_others_are_applied(place: Place, valu
     done = place.apply(part(*good[:4], record(4, b"bad", value), *good[4:]))
     assert len(place.rows()) == 8
     assert (place.reasons(), place.stored(), done.dead) == ({4: kind}, 9, {("orders", kind): 1})
-    (dead,) = place.dead.list()
+    (dead,) = place.dead.list(whole=True)
     assert (dead.record.key, dead.record.headers, dead.topic_id) == (b"bad", (("h", b"v"),), "id-1")
     assert dead.flaw.reason
 

@@ -73,6 +73,7 @@ def test_a_missing_right_is_named(scene: Scene, role: Role, missing: Right) -> N
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role.spare()], ids=lambda role: role.program)
 def test_a_program_works_without_the_rights_in_brackets(scene: Scene, role: Role) -> None:
+    scene.whole = False
     work = role.job(scene)
     with granted(Guard(scene.stack.kafka.bootstrap), [each for each in role.rights() if not each.spare], scene.names):
         work()

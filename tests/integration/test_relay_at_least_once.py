@@ -162,7 +162,8 @@ def test_poison_rows_are_dead_and_others_arrive_despite_faults(ours: Place, fact
         ours.topic,
     )
     with at_least_once(ours, shards=1, producer_factory=factory, limits={"grace_seconds": 1.0}) as relaying:
-        relaying.until(lambda: ours.pending() == 0, 90)
+        # On a busy machine, the budget of recoveries is overdrawn before the last poison row is found.
+        relaying.until(lambda: ours.pending() == 0, 180)
     kinds = [kind for _, kind, *_ in ours.dead()]
     assert sorted(kinds) == ["malformed"] + ["no-topic"] * 6 + ["too-large"] * 6
     found = read_topics(ours.stack.kafka.bootstrap, [ours.topic, narrow])

@@ -657,7 +657,7 @@ def test_topics_with_row_after_row_refused_wait_alone(topics: int) -> None:
             # It was in a transaction with the others.
             run.carry(*(each for each in [*poison, news] if each.id not in known))
         assert fates(run.seen)[news.id] is Sent
-    assert kinds(run.seen).count(ReportRejected) <= 7 + 300 / 10
+    assert kinds(run.seen).count(ReportRejected) <= 17 + 300 / 10
     dead = [fate for fate in fates(run.seen).values() if fate is Kind.REJECTED]
     assert len(dead) >= 20, "they are set aside meanwhile"
     for _ in range(2 * topics):

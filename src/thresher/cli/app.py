@@ -49,7 +49,7 @@ LAZY = {
     "schema": "Print, create or check the outbox table.",
     "dead": "List rows that could not be sent, put them back into the outbox, or drop them.",
     "topics": "List the topics of relays that share an outbox by topic locks, or split a topic.",
-    "inbox": "Print, create, check or trim the inbox table.",
+    "inbox": "Print, create, check or trim the inbox table, or move a group over a batch.",
     "tail": "Publish an outbox to Kafka from Postgres' WAL (logical replication).",
     "capture": "Write the records of Kafka topics to database tables (event state capture).",
     "archive": "Move old rows that were sent and stamped to an archive table or to Parquet files.",

@@ -1,6 +1,6 @@
 """Bounds what refused rows cost the other rows of a shard: each refusal stops all of them for a recovery.
 
-1. Recoveries after refusals share one **budget** for all topics of a shard: a tenth of the time, and 5 s in advance.
+1. Recoveries after refusals share one **budget** for all topics of a shard: a tenth of the time, and 15 s in advance.
 2. A topic that refused a row is **suspect** as a whole. Its rows go into transactions without rows of other topics,
    after the other rows of the batch.
 3. After a refusal, rows of suspects are left out of reads for as long as the recovery took: the older ones would hide
@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 # The part of the time that recoveries after refusals may take, and how many seconds of them may be had in advance.
-_SHARE, _ADVANCE_SECONDS = 0.1, 5.0
+_SHARE, _ADVANCE_SECONDS = 0.1, 15.0
 # The longest pause between two tries, after a recovery that itself took long.
 _LONGEST_PAUSE_SECONDS = 60.0
 _MINUTE_SECONDS = 60.0
