@@ -397,7 +397,7 @@ def test_sweeps_take_turns_with_other_reads() -> None:
         asked.append((request.sweeping, request.among, sorted(request.held)))
     others, sweep = (False, False, ["a", "b", "c", "slow"]), (True, True, ["a", "b"])
     assert asked in ([sweep, others] * 2, [others, sweep] * 2)
-    ahead.holds.swept()
+    ahead.holds.swept("ab")
     assert ahead.holds.sweep(frozenset("c")) == frozenset("ab")
 
 
@@ -500,7 +500,9 @@ def test_a_sweep_that_goes_on_gives_way_to_one_of_other_topics() -> None:
     clock.now += 0.1
     assert ahead.holds.sweep(frozenset({"busy", "b", "c"})) == frozenset()
     assert sweeping() == {"c"}
-    ahead.holds.swept()
+    ahead.holds.swept(["busy", "b"])
+    assert sweeping() == {"c"}, "the read of the sweep before ends late"
+    ahead.holds.swept(["c"])
     assert ahead.holds.sweep(frozenset({"busy", "b"})) == frozenset("c")
     assert sweeping() == {"busy", "b"}
     clock.now += 5.0

@@ -102,13 +102,17 @@ class Holds:
                 self._sweeping, self._sweeping_since = others, self._clock()
             return swept
 
-    def swept(self) -> None:
-        """Note that a sweep found no more rows: the hold of its topics ends."""
+    def swept(self, topics: Iterable[str]) -> None:
+        """Note that a read of a sweep found no more rows of these topics: their hold ends.
+
+        The sweep may have given way to one of other topics during the read: these were not read yet.
+        """
         with self._lock:
-            for topic in self._sweeping:
+            finished = self._sweeping.intersection(topics)
+            for topic in finished:
                 self._drop(topic)
-            self._swept |= self._sweeping
-            self._sweeping = frozenset()
+            self._swept |= finished
+            self._sweeping -= finished
 
     def _drop(self, topic: str) -> None:
         self._held.pop(topic, None)

@@ -112,7 +112,7 @@ class Prefetch:
 
     def _swept(self, read: pa.RecordBatch | FewRows | None, request: ReadRequest) -> None:
         if read is None:
-            self._ahead.holds.swept()
+            self._ahead.holds.swept(request.held)
         else:
             self._claimed(read, request)
             self._give(StoredBatch(stored=read, generation=request.generation))
