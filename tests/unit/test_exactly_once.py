@@ -666,6 +666,49 @@ def test_topics_with_row_after_row_refused_wait_alone(topics: int) -> None:
     assert {Lift(f"t{number}") for number in range(topics)} <= {each for each in run.seen if isinstance(each, Lift)}
 
 
+def test_names_of_missing_topics_take_no_turn_of_a_suspect() -> None:
+    """Four topics have a refused row, and the budget is overdrawn. Each read has a new name that no topic has."""
+    rows = [row(id_, topic=f"t{id_ % 4}", key=b"%d" % id_) for id_ in range(1, 9)]
+    run = Run(grace_seconds=600)
+    run.on(
+        Survey,
+        lambda effect: run.surveyed(
+            {topic: Available(partitions=3) if topic[0] == "t" else MISSING for topic in effect.topics}
+        ),
+    )
+
+    def answer(_: Flush) -> list[Fault]:
+        produced = next(effect for effect in reversed(run.seen) if isinstance(effect, Produce)).rows
+        bad = [place for place, _ in produced.records() if produced[place].id <= 4][:1]
+        run.now += 3 * len(bad)
+        return [Fault(kind=Kind.REJECTED, why="no", place=place) for place in bad]
+
+    run.on(Flush, answer)
+    for number in range(100, 180):
+        run.now += 1.1
+        known = fates(run.seen)
+        run.carry(*(each for each in rows if each.id not in known), row(number, topic=f"missing{number}"))
+        if kinds(run.seen).count(ReportRejected) == 4:
+            break
+    overdrawn_until = run.now + 60
+    while len(fates(run.seen)) < len(rows):
+        run.now += 1.1
+        number += 1
+        known = fates(run.seen)
+        run.carry(*(each for each in rows if each.id not in known), row(number, topic=f"missing{number}"))
+    assert run.now < overdrawn_until, "they had turns meanwhile"
+
+
+@pytest.mark.parametrize("merging", [False, True])
+def test_a_blocking_row_follows_earlier_rows_that_are_tried_alone(*, merging: bool) -> None:
+    run = Run(poison=Poison.BLOCK_KEY, merging=merging).flushes([Fault(kind=Kind.REJECTED, why="no", place=0)])
+    run.carry(row(1, key=b"refused"))
+    run.now = 10.0
+    bad = dead(Kind.MALFORMED, "bad")
+    done = run.carry(row(2), row(3, plan=bad), row(4, topic="u"), row(5, topic="u", plan=bad), row(6))
+    assert list(fates(done)) == [4, 5, 2, 3]
+
+
 def test_a_row_without_a_key_is_not_tried_at_a_compacted_topic() -> None:
     run = Run().on(
         Survey, lambda effect: run.surveyed(dict.fromkeys(effect.topics, Available(partitions=3, keyed=True)))

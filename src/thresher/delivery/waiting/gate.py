@@ -28,7 +28,7 @@ from thresher.delivery.effects import (
     Survey,
     Unhold,
 )
-from thresher.delivery.fate import Kind, dead
+from thresher.delivery.fate import Dead, Kind, dead
 from thresher.delivery.ownership import Ownership
 from thresher.delivery.partition_keys import with_partitions
 from thresher.delivery.row import Record, Row, RowList, Rows
@@ -130,25 +130,30 @@ class Gate:
         return self._set_apart(rows) if self.pacing else rows
 
     def _paced(self, surveyed: Surveyed) -> Generator[Effect, Any, dict[str, TopicState]]:
-        """Return the topics that wait because rows were refused, with their state."""
+        """Return the topics that wait because rows were refused, with their state. A missing topic has no turn."""
         for topic in self.pacing.ended(surveyed.now):
             yield Lift(topic)
         state = TopicState(kind=None, why=WHY, waited=Grace(surveyed.now, surveyed.now))
-        return dict.fromkeys(self.pacing.waiting(surveyed.topics, surveyed.now), state)
+        return dict.fromkeys(self.pacing.waiting(self._counts, surveyed.now), state)
 
     def _set_apart(self, rows: Rows) -> Rows:
-        """Return the rows with those of topics that are tried alone after all others, each topic's rows together."""
+        """Return the rows with those of topics that are tried alone after all others, each topic's rows together.
+
+        A dead row that blocks its key comes after earlier rows of that key: they would be blocked too.
+        """
         if not any(map(self.pacing.alone, rows.topics)):
             return rows
         found = list(rows)
         # Without transforms, rows have the topic that they are stored with, and each key's rows stay in order by that.
         alone = {_kept_by(row, self._rules) for row in found if self.pacing.alone(_topic_of(row))}
         tried = [isinstance(row.plan, Record) and _kept_by(row, self._rules) in alone for row in found]
+        streams = {row.stream for row in compress(found, tried)}
+        tried = [one or (_blocks(row) and row.stream in streams) for row, one in zip(found, tried, strict=True)]
 
-        def place(row: Row) -> tuple[bool, str]:
-            """Return what decides the order of topics: suspects come last."""
+        def place(row: Row) -> tuple[bool, bool, str]:
+            """Return what decides the order of topics: suspects come last. Rows behind a blocking row are not here."""
             topic = _kept_by(row, self._rules)
-            return self.pacing.suspect(topic), topic
+            return _blocks(row), self.pacing.suspect(topic), topic
 
         behind = sorted(compress(found, tried), key=place)
         return RowList([*compress(found, map(not_, tried)), *behind])
@@ -409,6 +414,11 @@ def _reasons(waiting: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _kept_by(row: Row, rules: Rules) -> str:
     """Return the topic by which rows are kept in order: the one that they are stored with, unless transforms merge."""
     return _topic_of(row) if rules.merging else row.topic
+
+
+def _blocks(row: Row) -> bool:
+    """Whether a row is dead and blocks its key."""
+    return isinstance(row.plan, Dead) and row.plan.blocking
 
 
 def _topic_of(row: Row) -> str:
