@@ -18,7 +18,7 @@ from tests.relay.locked_place import HOOK, LockedPlace, Refusing, seen, standing
 from tests.relay.relaying import taken_over, tried_again
 from thresher.db.names import TableName
 from thresher.db.outbox_store import DeadFate, Fates, Wanted
-from thresher.db.postgres.topic_locks import PostgresTopicLocks
+from thresher.db.postgres.topic_locks import PostgresTopicLocks, locks_table
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.shape import bucket_of
 from thresher.db.topic_locks import LockLost, LockState, LockTerms
@@ -159,6 +159,24 @@ def test_missing_names_get_no_slot_and_delay_no_topic(place: Places) -> None:
         assert backend.counts.get("errored_turns", 0) == 0
     assert numbers(at.read(3)) == [0, 1, 2]
     assert numbers(at.read(1, missing[7])) == [0]
+
+
+def test_the_note_of_a_process_that_ended_shortens_no_grace(place: Places) -> None:
+    at = place()
+    missing = f"{at.prefix}missing"
+    joined(at.locked_settings())
+    ((term,),) = at.sql("SELECT term::text FROM thresher_relay")
+    with at.locking() as locks:
+        locks.note({missing: "why"}, LockTerms(owner="test", relay=at.settings().name, term=term, seconds=60.0))
+    at.sql(f"UPDATE {locks_table(at.table, at.shape)} SET missing_at = missing_at - interval '1 day'")
+    noted = at.locks()[missing]
+    at.stash(Message(topic=at.topic, key="k", value="0"))
+    with at.backend(limits={"grace_seconds": 3600.0}) as backend:
+        at.until_sent(backend)
+        at.stash(Message(topic=missing, key="k", value="0"))
+        at.until(backend, lambda: at.locks()[missing]["missing_at"] not in {None, noted["missing_at"]} or at.dead())
+    assert at.dead() == []
+    assert at.locks()[missing]["token"] > noted["token"], "whoever knows the old note sets no row aside"
 
 
 def test_no_row_of_a_topic_with_a_lock_is_set_aside_by_a_note(place: Places) -> None:

@@ -140,6 +140,10 @@ class TopicLocks(Protocol):
         """End the notes of topics that have no pending rows any more."""
         ...
 
+    def forget_others(self, pending: Collection[str]) -> None:
+        """End the notes of all topics but these, which have pending rows: a process that has ended left the others."""
+        ...
+
     def rows_of(self, topics: Collection[str], wanted: Wanted) -> Sequence[PendingRow]:
         """Return the oldest pending rows of topics without a lock."""
         ...

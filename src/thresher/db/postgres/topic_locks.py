@@ -194,6 +194,11 @@ class PostgresTopicLocks:
         with explained():
             self._cursor.execute(self._statement("forget"), {"topics": list(topics)})
 
+    def forget_others(self, pending: Collection[str]) -> None:
+        """End the notes of all topics but these, which have pending rows."""
+        with explained():
+            self._cursor.execute(self._statement("forget_others"), {"pending": list(pending)})
+
     def rows_of(self, topics: Collection[str], wanted: Wanted) -> Sequence[PendingRow]:
         """Return the oldest pending rows of topics without a lock."""
         values = {"topics": list(topics), **marked_values(wanted), **self._of}

@@ -2,7 +2,8 @@
 
 1. A topic without a lock gets one once the cluster has it. New names are asked about in each round, all together.
 2. A name that is missing or forbidden is **noted** in the table of locks, over all processes. One worker of each
-   process asks about noted names again, and only for a fifth of its time.
+   process asks about noted names again, and only for a fifth of its time. A note ends with its last row, so that a
+   later row has the whole grace; the next process ends those that a crash has left.
 3. Once a name has been missing for the grace, its rows are set aside in one transaction of the database, without
    Kafka: nothing was ever sent there by topic locks. Registering a topic waits for that transaction, so no row is both
    sent and set aside. A crash before its commit changes nothing.
@@ -102,8 +103,8 @@ class MissingTopics:
         )
         self._survey = TopicSurvey(admin, self._partitions)
         self._asking: TransactionalProducer | None = None
-        # The noted names of the last round, and when they may be asked about again.
-        self._noted: frozenset[str] = frozenset()
+        # The noted names of the last round, None before the first; and when they may be asked about again.
+        self._noted: frozenset[str] | None = None
         self._next_look = 0.0
 
     def tend(self, states: Sequence[LockState]) -> list[LockState]:
@@ -113,7 +114,9 @@ class MissingTopics:
         # One worker of a process is enough for what is known to be missing.
         again = self._shard.index == 0 and began >= self._next_look
         if self._shard.index == 0:
-            if ended := self._noted.difference(names.notes):
+            if self._noted is None:
+                self._locks.forget_others(names.notes)
+            elif ended := self._noted.difference(names.notes):
                 self._locks.forget(ended)
             self._noted = frozenset(names.notes)
         if not names.new and not (again and (names.noted or names.odd)):
