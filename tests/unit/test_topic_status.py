@@ -2,13 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.set_clock import SetClock
 from thresher.delivery.fate import DEAD_KINDS
-from thresher.kafka.admin import TopicFacts, TopicLimits
+from thresher.kafka.admin import Admin, TopicFacts, TopicLimits
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import Available, TopicSurvey, Unavailable
@@ -60,6 +61,13 @@ def survey(cluster: Cluster, clock: SetClock) -> TopicSurvey:
 
 def there(partitions: int = 3, topic_id: str = "a", *, writable: bool = True) -> TopicFacts:
     return TopicFacts(topic_id=topic_id, partitions=partitions, writable=writable)
+
+
+def test_a_topic_that_looks_internal_exists_too(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin("127.0.0.1:1")
+    found = SimpleNamespace(topics=dict.fromkeys(["orders", "__orders"], SimpleNamespace(partitions={0: None})))
+    monkeypatch.setattr(admin, "client", SimpleNamespace(list_topics=lambda **_: found))
+    assert TopicSurvey(admin, cluster.partitions).existing() == frozenset({"orders", "__orders"})
 
 
 def test_topic_answers_are_batched_and_cached(cluster: Cluster, survey: TopicSurvey) -> None:

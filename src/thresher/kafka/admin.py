@@ -244,6 +244,10 @@ class Admin:
         """Return the names of topics with a prefix, without internal topics."""
         return sorted(self._partitions(prefix, seconds))
 
+    def all_names(self, *, seconds: float = _REQUEST_SECONDS) -> frozenset[str]:
+        """Return the names of all topics. A program's own may look like an internal topic's."""
+        return frozenset(self.client.list_topics(timeout=seconds).topics)
+
     def topics(self, prefix: str = "") -> list[TopicSize]:
         """Return the sizes of topics whose names have a prefix, without internal topics."""
         found = self._partitions(prefix)

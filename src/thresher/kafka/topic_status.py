@@ -162,7 +162,7 @@ class TopicSurvey:
     def existing(self) -> frozenset[str] | None:
         """Return the names of all topics that the cluster shows us; None if it did not answer soon."""
         try:
-            return frozenset(self._admin.names(seconds=_LIST_SECONDS))
+            return self._admin.all_names(seconds=_LIST_SECONDS)
         except KafkaException:
             # This answer is optional: other reads find rows of these topics too, later.
             return None
