@@ -37,7 +37,7 @@ def test_letters_that_come_after_the_question_are_kept(tmp_path: Path, monkeypat
     wanted: list[bool] = []
 
     def change(_: object, matches: Callable[[Any], bool]) -> int:
-        wanted.append(matches(SimpleNamespace(queue=b"orders", record=SimpleNamespace(origin_id="0-1"))))
+        wanted.append(matches(SimpleNamespace(id="0-1", letter=SimpleNamespace(queue=b"orders"))))
         return 0
 
     monkeypatch.setattr("thresher.tracker.dead.dead_letters", lambda _: [])

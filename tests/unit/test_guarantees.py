@@ -14,6 +14,7 @@ from mutants.mutant import definitions, load
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 PARTS = [
+    "Kafka's permissions and topics",
     "Outbox writer", "Relay, exactly once", "Relay, at least once", "Relay and its servers",
     "Other logins of the server",
     "Rows and topics that cannot be sent", "Health and figures", "Engine", "Election", "Harvest", "Configuration",

@@ -402,4 +402,4 @@ def test_an_unreadable_batch_stops_no_other_partition(
     assert (done.processed, consumer.committed) == (1, [[1]])
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert told.startswith("t/0 stands still at offset 7: ")
-    assert "kafka-consumer-groups.sh" in told
+    assert "thresher inbox step-over" in told
