@@ -266,6 +266,19 @@ def test_rows_that_many_topics_refuse_delay_others_little(at: Place) -> None:
     assert {row[1] for row in at.dead()} <= {"too-large"}
 
 
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_topic_that_refuses_the_present_time_stops_no_others(at: Place, delivery: Delivery) -> None:
+    strict = f"{at.prefix}strict"
+    at.admin.create_topic(strict, config={"message.timestamp.before.max.ms": "0"})
+    at.stash(Message(topic=strict, key="k", value="x"), *(Message(topic=at.topic, value="x") for _ in range(10)))
+    with at.relaying(shards=1, delivery=delivery) as relaying:
+        assert len(at.read(10)) == 10
+        relaying.until(lambda: at.pending() == 1)
+        relaying.until(lambda: "message.timestamp" in relaying.relay.alarms.get(strict, ""))
+        relaying.undisturbed()
+    assert at.dead() == []
+
+
 def test_rows_without_a_key_for_a_compacted_topic_are_not_tried(at: Place, caplog: pytest.LogCaptureFixture) -> None:
     compacted = f"{at.prefix}compacted"
     at.admin.create_topic(compacted, config={"cleanup.policy": "compact"})

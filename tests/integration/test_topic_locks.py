@@ -135,6 +135,20 @@ def test_rows_of_a_missing_topic_die_after_the_shared_grace(place: Places, optio
     assert at.locks()[missing]["slot"] is None
 
 
+def test_a_topic_that_refuses_the_present_time_waits_alone(place: Places) -> None:
+    at = place()
+    strict = f"{at.prefix}strict"
+    at.admin.create_topic(strict, config={"message.timestamp.before.max.ms": "0"})
+    at.stash(Message(topic=strict, key="k", value="0"), Message(topic=at.topic, key="k", value="0"))
+    with at.backend(threads=1) as backend:
+        at.until(backend, lambda: at.pending() == 1)
+        at.until(backend, lambda: "message.timestamp" in (at.locks()[strict]["reason"] or ""))
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        at.until(backend, lambda: at.pending() == 1)
+    assert numbers(at.read(2)) == [0, 1]
+    assert at.dead() == []
+
+
 def test_missing_names_get_no_slot_and_delay_no_topic(place: Places) -> None:
     at = place()
     missing = [f"{at.prefix}missing{number}" for number in range(300)]

@@ -9,6 +9,7 @@ import pytest
 from thresher.delivery.effects import Fault
 from thresher.delivery.faults import Faults
 from thresher.delivery.row import Record, Row, RowList
+from thresher.kafka.problem import BrokerLost
 from thresher.kafka.producer_problem import RecordsUnanswered
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import Available, TopicStatus, Unavailable
@@ -71,6 +72,16 @@ def test_a_record_with_a_refused_timestamp_is_found_by_key() -> None:
     assert (alone.place, alone.passing, alone.doubtful) == (3, True, False)
     (given,) = faults().of(not_delivered(Refusal.TIME, b"a"), rows)
     assert (given.place, given.doubtful) == (0, True)
+
+
+def test_a_refused_time_that_the_relay_gave_is_its_topics_fault() -> None:
+    rows = RowList([sent(1, b"a"), Row(2, 0, "other", b"b", Record("other", b"v", b"b", -1, 5, None))])
+    (found,) = faults().of(not_delivered(Refusal.TIME, b"a"), rows)
+    assert (found.topic, found.kind, found.place) == ("t", None, None)
+    assert "message.timestamp.before.max.ms" in found.why
+    progress = Undelivered(refusal=Refusal.TIME, why="too old", topic="progress")
+    with pytest.raises(BrokerLost, match="clocks"):
+        faults().of([progress], rows)
 
 
 def test_several_refused_records_are_each_tried_alone() -> None:

@@ -247,8 +247,10 @@ class Carrier:
         named = {fault.place: fault for fault in telling if fault.place is not None}
         late = next((fault for fault in telling if fault.passing), None)
         now = (yield Survey(frozenset())).now if lost or telling else 0.0
-        refusing = _refusing(rows, telling)
-        if telling:
+        # Topics that refuse the present time: each try costs others a recovery, as that of a bad row does.
+        narrow = frozenset(fault.refused_by for fault in lost if fault.refused_by is not None)
+        refusing = _refusing(rows, telling) | narrow
+        if telling or narrow:
             unnamed = 0 if named or lost else len(sent)
             self.gate.pacing.refused(refusing, now - self.gate.asked, now, rows=unnamed)
         if lost:

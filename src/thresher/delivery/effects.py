@@ -32,7 +32,7 @@ class Fault:
 
     With a `topic`, the whole topic is at fault. Without a `kind`, trying again may help. `passing`: the cause may pass,
     as a wrong clock does, so the row has a grace. `doubtful`: only a try of this row alone will show whether it is at
-    fault. `refused_by`: the topic whose record the broker refused, if any of its rows may be at fault.
+    fault. `refused_by`: the topic whose record the broker refused, if any of its rows may be at fault, or none is.
     """
 
     kind: Kind | None

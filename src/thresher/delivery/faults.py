@@ -1,6 +1,7 @@
 """Finds out from undelivered records which row or topic is at fault, and whether trying again may help.
 
-1. If the broker refuses a timestamp that the relay gave, or the progress record, no row is at fault: the attempt ends.
+1. If the broker refuses the progress record, no row is at fault: the attempt ends. If it refuses a timestamp that the
+   relay gave, the topic waits: its limits or the clocks have to change.
 2. A refusal of a topic is the whole topic's fault. Any other refusal is the row's, if its place is known; if a batch
    was refused, any of its rows may be at fault.
 3. A refusal that may pass by itself is a fault without a kind. It is the topic's; under at-least-once it is the row's,
@@ -58,8 +59,22 @@ class Faults:
         if undelivered and all(each.refusal is Refusal.CAUSED_BY_ANOTHER for each in undelivered):
             # The client failed the transaction as a whole, and does not say because of which topic.
             return self._lost_topics(undelivered)
-        _require_clock(undelivered, produced)
-        return self._judged(undelivered, produced) or [self._fault(each) for each in undelivered]
+        return (
+            self._of_clocks(undelivered, produced)
+            or self._judged(undelivered, produced)
+            or [self._fault(each) for each in undelivered]
+        )
+
+    def _of_clocks(self, undelivered: Sequence[Undelivered], produced: Rows) -> list[Fault]:
+        """Return a fault for each topic that refuses a timestamp which the relay gave.
+
+        No row is at fault. A clock is wrong, or the topic's owner has set narrow limits: then other topics go on.
+        """
+        timed = {record[0] for _, record in produced.records() if record[4]}
+        refused = {each.topic: each for each in undelivered if each.refusal is Refusal.TIME and each.topic not in timed}
+        if self.progress in refused:
+            raise BrokerLost(_clocks(refused[self.progress]))
+        return [Fault(kind=None, why=_clocks(each), topic=topic, refused_by=topic) for topic, each in refused.items()]
 
     def _judged(self, undelivered: Sequence[Undelivered], produced: Rows) -> list[Fault]:
         """Return the faults of the rows that a broker named as bad. Empty if it named none, or too many.
@@ -184,12 +199,8 @@ def _places(produced: Rows) -> dict[tuple[str, bytes | None], list[tuple[int, bo
     return places
 
 
-def _require_clock(undelivered: Sequence[Undelivered], produced: Rows) -> None:
-    """Raise if the broker refused a timestamp that the relay gave: no row is at fault, and all would be dead."""
-    refused = next((each for each in undelivered if each.refusal is Refusal.TIME), None)
-    if refused is None or any(record[4] for _, record in produced.records()):
-        return
-    raise BrokerLost(
+def _clocks(refused: Undelivered) -> str:
+    return (
         f"the broker refused the timestamp of a record for {refused.topic}, which is the database's time: "
         f"{refused.why}; set the clocks of both right, or change the topic's message.timestamp.before.max.ms or "
         "…after.max.ms"
