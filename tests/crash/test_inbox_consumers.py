@@ -188,6 +188,32 @@ def test_records_without_ids_are_set_aside_or_known_by_place(place: Place, from_
         assert all("has no header event-id" in each.reason for each in dead)
 
 
+@pytest.mark.parametrize("from_place", [True, False])
+def test_no_producer_claims_the_place_of_a_later_record(place: Place, from_place: bool) -> None:
+    producer = Producer({"bootstrap.servers": place.kafka["bootstrap.servers"]})
+    for number, claimed in enumerate(("/0/2", "/0@2")):
+        producer.produce(
+            place.topic, b"%d" % number, partition=0, headers=[("event-id", f"{place.topic}{claimed}".encode())]
+        )
+    producer.produce(place.topic, b"2", partition=0)
+    producer.produce(place.topic, b"3", partition=0, headers=[("event-id", b"m3")])
+    assert producer.flush(30) == 0
+    stop = threading.Event()
+    found: list[int] = []
+
+    def handle(_: psycopg.Connection[Any], record: Any) -> None:
+        found.append(int(record.value))
+        if found[-1] == 3:
+            stop.set()
+
+    consumer = Consumer({**place.kafka, "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    consumer.subscribe([place.topic])
+    done = consume(consumer, lambda: psycopg.connect(place.dsn), handle, id_from_place=from_place, stop=stop.is_set)
+    consumer.close()
+    assert (done.repeated, done.set_aside) == (0, 0 if from_place else 1)
+    assert found == ([0, 1, 2, 3] if from_place else [0, 1, 3])
+
+
 def test_a_partition_before_an_unreadable_batch_waits_alone(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     properties = {"bootstrap.servers": place.kafka["bootstrap.servers"]}
     bomb = Producer({**properties, "compression.type": "zstd", "message.max.bytes": 100_000_000})

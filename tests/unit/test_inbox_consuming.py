@@ -37,6 +37,12 @@ def test_a_record_is_identified_by_header_or_offset() -> None:
             id_of(without)
 
 
+@pytest.mark.parametrize("place", ["t/1/2", "t/1@2"])
+def test_no_header_gives_the_id_of_a_place(place: str) -> None:
+    assert id_of(record((EVENT_ID, place.encode()))).startswith("sha256:")
+    assert id_of(record((EVENT_ID, f"{place}/x".encode()))) == f"{place}/x"
+
+
 def test_ids_that_look_alike_when_escaped_stay_distinct() -> None:
     assert id_of(record((EVENT_ID, b"\xff"))) != id_of(record((EVENT_ID, b"\\xff")))
     assert id_of(record((EVENT_ID, b"\0"))) != id_of(record((EVENT_ID, b"\\x00")))

@@ -19,6 +19,7 @@ The consumer belongs to the caller, is subscribed, and must not commit by itself
 import hashlib
 import inspect
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ _COMMIT_SECONDS = 1.0
 _BACK_OFF_SECONDS, _MOST_BACK_OFF_SECONDS = 0.1, 5.0
 # The longest wait for another transaction that processes a record.
 _BUSY_SECONDS, _MOST_BUSY_SECONDS = 600.0, 86_400.0
+# The ids of records that are known by their place, or set aside by it.
+_PLACE = re.compile(rb"[a-zA-Z0-9._-]+/[0-9]+[/@][0-9]+")
 # How often a batch that cannot be decompressed is reported.
 _UNREADABLE_SECONDS = 60.0
 # Errors that the client reports and recovers from by itself.
@@ -163,10 +166,13 @@ def consume(
 
 
 def id_of(record: InboxRecord, *, from_place: bool = False) -> str:
-    """Return the id of a record. Raises `RecordWithoutId`."""
+    """Return the id of a record. Raises `RecordWithoutId`.
+
+    No header gives the id of a place: a producer could name a later record's, which would then pass for a repeat.
+    """
     for name, value in record.headers:
         if name == EVENT_ID and value:
-            return _as_text(value)
+            return _hashed(value) if _PLACE.fullmatch(value) else _as_text(value)
     if from_place:
         return _as_text(f"{record.topic}/{record.partition}/{record.offset}".encode())
     raise RecordWithoutId(
@@ -181,7 +187,11 @@ def _as_text(value: bytes) -> str:
         text = value.decode()
     except UnicodeDecodeError:
         text = ""
-    return text if 0 < len(text) <= LONGEST_ID and is_storable(text) else f"sha256:{hashlib.sha256(value).hexdigest()}"
+    return text if 0 < len(text) <= LONGEST_ID and is_storable(text) else _hashed(value)
+
+
+def _hashed(value: bytes) -> str:
+    return f"sha256:{hashlib.sha256(value).hexdigest()}"
 
 
 @dataclass
