@@ -165,7 +165,8 @@ def test_a_batch_that_cannot_be_read_waits_until_it_is_stepped_over(
         with queue.consumer() as consumer:
             (message,) = consumer.receive_batch(1, PATIENCE_SECONDS)
             message.ack()
-            for partition in range(2):
+            # A producer may send many: one command steps over all that follow each other.
+            for partition in [0, 1, 0, 0]:
                 send(topics, [(bytes(20_000_000), [])], codec="zstd", partition=partition)
             for number in range(4):
                 queue.producer().send(b"after %d" % number)
@@ -175,7 +176,7 @@ def test_a_batch_that_cannot_be_read_waits_until_it_is_stepped_over(
     left_out: list[str] = []
     shown = peek(configured_keys, b"orders", 10, last=True, handed_off=False, told=left_out.append)
     assert {each.record.payload for each in shown} == {b"after %d" % number for number in range(4)}
-    assert len(left_out) == 2, left_out
+    assert len(left_out) == 4, left_out
     assert "cannot be decompressed, and are left out" in left_out[0]
     found = list(stuck_queues(configured_keys))
     assert {(each.queue, each.partition) for each in found} == {(b"orders", 0), (b"orders", 1)}

@@ -19,12 +19,12 @@ from thresher.capture.store.tables import HOLDING_SESSION, visitor
 from thresher.db.postgres.sessions import connect
 from thresher.kafka.admin import Admin
 from thresher.kafka.partition_ends import partition_ends
-from thresher.kafka.unreadable_batch import Unreadable, unreadable_at
+from thresher.kafka.unreadable_batch import Unreadable, unreadable_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckPartition:
-    """A partition whose stored offset is before an unreadable batch."""
+    """A partition whose stored offset is before an unreadable batch, or several that follow each other."""
 
     place: Place
     stored: StoredOffset
@@ -45,7 +45,7 @@ def stuck_partitions(settings: CaptureSettings) -> Iterator[StuckPartition]:
             end = ends.get(place[1]) if place[0] == topic else None
             if end is None or each.topic_id != fact.topic_id or not end.first <= each.next_offset < end.stable:
                 continue
-            if (batch := unreadable_at(*place, each.next_offset, settings.reader)) is not None:
+            if (batch := unreadable_run(*place, each.next_offset, end.stable, settings.reader)) is not None:
                 yield StuckPartition(place=place, stored=each, batch=batch)
 
 

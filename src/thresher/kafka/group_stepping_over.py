@@ -1,8 +1,8 @@
 """Moves a consumer group over batches of a topic that no client can decompress.
 
 A group stands still before such a batch, because it may hold records of its own. Stepping over it loses these for the
-group: an operator decides that. A group that has members is not changed: they would commit their own offsets. Nor is
-one that has moved since it was looked at: it would read records again.
+group: an operator decides that, for all such batches that follow each other. A group that has members is not changed:
+they would commit their own offsets. Nor is one that has moved since it was looked at: it would read records again.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -14,12 +14,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from thresher.kafka.group_offsets import group_offsets, no_member
 from thresher.kafka.partition_ends import PartitionEnds
 from thresher.kafka.problem import BrokerRefused, broker_problem
-from thresher.kafka.unreadable_batch import Unreadable, unreadable_at
+from thresher.kafka.unreadable_batch import Unreadable, unreadable_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckGroup:
-    """A group that stands at an offset of a partition, before an unreadable batch.
+    """A group that stands at an offset of a partition, before an unreadable batch, or several that follow each other.
 
     Without `committed`, the group has no offset there and begins at the log's first record.
     """
@@ -57,7 +57,7 @@ class StuckGroups:
                 continue
             place = (partition, offset)
             if place not in self._known:
-                self._known[place] = unreadable_at(self._topic, partition, offset, self._consumer)
+                self._known[place] = unreadable_run(self._topic, partition, offset, end.stable, self._consumer)
             if (batch := self._known[place]) is not None:
                 yield StuckGroup(
                     group=group, topic=self._topic, partition=partition, offset=offset, batch=batch,

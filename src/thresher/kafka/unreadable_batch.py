@@ -22,6 +22,8 @@ _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 # How long the client may take to answer for one offset.
 _PROBE_SECONDS = 5.0
+# For how long further unreadable batches are looked for behind one: a producer may send any number of them.
+_RUN_SECONDS = 60.0
 UNREADABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
 # Besides records, what tells that no unreadable batch is at an offset: the end of the partition, or of its log.
 _ELSEWHERE = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -109,3 +111,20 @@ def unreadable_at(topic: str, partition: int, offset: int, properties: Mapping[s
             )
         except KafkaException as error:
             raise broker_problem(what, error.args[0]) from error
+
+
+def unreadable_run(
+    topic: str, partition: int, offset: int, end: int, properties: Mapping[str, Any]
+) -> Unreadable | None:
+    """Return the unreadable batch at an offset, as one with those that follow it directly and begin before `end`.
+
+    Raises `BrokerLost` or `BrokerRefused`.
+    """
+    deadline = time.monotonic() + _RUN_SECONDS
+    found = unreadable_at(topic, partition, offset, properties)
+    while found is not None and found.after < end and time.monotonic() < deadline:
+        following = unreadable_at(topic, partition, found.after, properties)
+        if following is None:
+            break
+        found = Unreadable(first=found.first, after=following.after)
+    return found
