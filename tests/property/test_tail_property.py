@@ -134,7 +134,7 @@ class Tailed(RuleBasedStateMachine):
             return
         world = self.world
         world.missing_topics.clear()
-        for _ in range(4000):
+        for _ in range(12_000):
             if not world.attempts:
                 world.launch()
             newest = world.attempts[-1]
