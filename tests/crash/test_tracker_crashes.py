@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import random
 import signal
 import time
 from collections import Counter
@@ -112,6 +113,19 @@ def test_a_killed_worker_redelivers_each_message_once(trackers: Trackers, point:
     with tracked(trackers.topics, hook=HOOK):
         eventually(lambda: trackers.order.is_done, PATIENCE_SECONDS, trackers.said)
         await_each_once(trackers)
+
+
+def test_contents_on_disk_are_redelivered_after_a_kill(trackers: Trackers) -> None:
+    payloads = [random.Random(number).randbytes(60_000) for number in range(700)]
+    write(trackers.topics, *(start(number, 500, value=payload) for number, payload in enumerate(payloads)))
+    trackers.order.give("flushed", "worker")
+    # An eighth of the memory is room for 560 of them.
+    with tracked(trackers.topics, hook=HOOK, memory_mb=256) as tracker:
+        eventually(lambda: trackers.order.is_done, PATIENCE_SECONDS)
+        eventually(lambda: len(redelivered(trackers.topics)) >= len(payloads), PATIENCE_SECONDS)
+        eventually(lambda: figure(tracker, "in_progress") == 0, PATIENCE_SECONDS)
+        assert figure(tracker, "spilled_bytes") > 0
+        assert trackers.counts() == dict.fromkeys(payloads, 1)
 
 
 def test_a_tracker_that_is_killed_redelivers_each_message_once(trackers: Trackers) -> None:

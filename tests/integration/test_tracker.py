@@ -14,6 +14,7 @@ from tests.tracker.tracked import (
     PATIENCE_SECONDS,
     committed,
     dead_letters,
+    delayed,
     end,
     ended_by,
     figure,
@@ -35,7 +36,7 @@ from thresher.queue.wire.marker import MarkerType, MessageId
 from thresher.queue.wire.record import DEAD_REASON
 from thresher.spark.session.session import Session
 from thresher.tracker.dead import drop, replay
-from thresher.tracker.shard import MemoryFull
+from thresher.tracker.room import MemoryFull
 
 
 @pytest.fixture
@@ -282,10 +283,36 @@ def test_starts_that_are_small_on_the_wire_do_not_fill_the_memory(topics: QueueT
         assert figure(tracker, "memory_bytes") < 200 << 20
 
 
+def noise(number: int) -> bytes:
+    return random.Random(number).randbytes(60_000)
+
+
+def test_contents_that_memory_cannot_take_go_to_disk(topics: QueueTopics) -> None:
+    """In memory, 240 MB of noise would end a tracker with 256."""
+    first, last = range(3_700), range(3_700, 4_000)
+    for begin in range(0, len(first), 500):
+        some = first[begin : begin + 500]
+        write(topics, *(start(number, 3_600_000, value=noise(number)) for number in some))
+    write(topics, *(delayed(number, 3_000, value=noise(number)) for number in last))
+    with tracked(topics, memory_mb=256) as tracker:
+        eventually(lambda: figure(tracker, "started") == 4_000, PATIENCE_SECONDS)
+        found = await_redelivered(topics, len(last))
+        assert {number: found[noise(number)].delivery_count for number in last} == dict.fromkeys(last, 1)
+        assert figure(tracker, "memory_bytes") < 200 << 20
+        assert figure(tracker, "spilled_bytes") > 150 << 20
+        nacked = range(0, 3_700, 37)
+        write(topics, *(keep_alive(number, 0, released=True) for number in nacked))
+        found = await_redelivered(topics, len(last) + len(nacked))
+        assert {number: found[noise(number)].delivery_count for number in nacked} == dict.fromkeys(nacked, 2)
+        write(topics, *(end(number) for number in first))
+        eventually(lambda: figure(tracker, "in_progress") == 0, PATIENCE_SECONDS)
+        eventually(lambda: figure(tracker, "spilled_bytes") == 0, PATIENCE_SECONDS)
+
+
 def test_a_shard_with_full_memory_ends_the_tracker(topics: QueueTopics) -> None:
-    # A Start that compresses is kept compressed.
-    payload = random.Random(7).randbytes(1_000_000)
-    write(topics, *(start(number, 3_600_000, value=payload) for number in range(190)))
+    # Each has a queue of its own, and a content that is too small for the disk.
+    queues = (b"%d" % number + bytes(990) for number in range(60_000))
+    write(topics, *(start(number, 3_600_000, queue=queue) for number, queue in enumerate(queues)))
     error = ended_by(topics, memory_mb=256)
     assert isinstance(error, MemoryFull)
     assert error.exit_code == 4

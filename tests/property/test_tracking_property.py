@@ -16,7 +16,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from tests.property.examples import examples
-from tests.tracker.simulated_log import QUEUE, SimulatedLog
+from tests.tracker.simulated_log import QUEUE, SimulatedLog, StoreInMemory
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
 from thresher.tracker.protocol import clock
 from thresher.tracker.protocol.tracking import Rules
@@ -31,6 +31,9 @@ TIMES_MS = (1, 10, 150, 700, 2_500)
 STEPS = 400
 # Enough for the deadlines, the grace and the marks of all remaining messages.
 REST_MS = 40_000
+
+
+NOISE = random.Random(0).randbytes(3_000)
 
 
 @dataclass
@@ -56,11 +59,18 @@ class Message:
 class Walk:
     """Consumers that write markers, and trackers that read them, in random order."""
 
-    def __init__(self, rules: Rules, seed: int, *, jumps: bool = False) -> None:
-        """`jumps`: the broker's clock jumps. A restarted tracker cannot tell a jump from time that has passed."""
+    def __init__(self, rules: Rules, seed: int, *, jumps: bool = False, most_stored: int | None = None) -> None:
+        """`jumps`: the broker's clock jumps. A restarted tracker cannot tell a jump from time that has passed.
+
+        With `most_stored`, half of the contents are not small, and up to so many are kept in a store.
+        """
         self.jumps, self.slack_ms = jumps, SLACK_MS if jumps else 0
         self.chance = random.Random(seed)
         self.log = SimulatedLog(rules=rules, seed=seed, ahead_ms=EPOCH_MS)
+        self._large = most_stored is not None
+        if most_stored is not None:
+            self.log.store = StoreInMemory(most_stored)
+            self.log.begin()
         self.messages: dict[int, Message] = {}
         self.checked = 0
         self.decided: set[int] = set()
@@ -158,6 +168,8 @@ class Walk:
             redeliver_after_ms=after_ms,
             key=QUEUE,
             value=b"%d" % number,
+            # Some are stored as they are, some compressed.
+            headers=(("more", (bytes(9_000), NOISE)[number // 2 % 2]),) if self._large and number % 2 else (),
             undelivered=undelivered,
             **self._origin(number),
         )
@@ -273,3 +285,24 @@ def test_each_message_is_ended_or_redelivered_once_never_early(
 def test_a_jump_of_the_brokers_clock_expires_and_stops_nothing(behind: int, rewrite: int, seed: int) -> None:
     rules = Rules(markers_per_commit=5, rewrite_after_ms=rewrite, most_behind=behind)
     Walk(rules, seed, jumps=True).run()
+
+
+@settings(max_examples=examples(20), deadline=None, derandomize=True)
+@given(
+    behind=st.sampled_from([4, 1_000]),
+    rewrite=st.sampled_from([500, 10**9]),
+    seed=st.integers(0, 2**32),
+    most=st.sampled_from([1, 5, 10**9]),
+)
+def test_where_contents_are_kept_makes_no_difference(behind: int, rewrite: int, seed: int, most: int) -> None:
+    rules = Rules(markers_per_commit=5, rewrite_after_ms=rewrite, most_behind=behind)
+    without, spilling = Walk(rules, seed, most_stored=0), Walk(rules, seed, most_stored=most)
+    without.run()
+    spilling.run()
+    store = spilling.log.store
+    assert store is not None
+    assert store.taken
+    assert spilling.log.decided == without.log.decided
+    assert spilling.log.records == without.log.records
+    assert not store.held, "the content of a message that is gone is forgotten"
+    assert spilling.log.tracking.messages.contents.kept_bytes == 0

@@ -8,7 +8,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from thresher.core.spill import SpillFull
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
+from thresher.tracker.protocol.contents import Contents
 from thresher.tracker.protocol.tracking import Rules, Tracking
 from thresher.tracker.protocol.transaction import Dead, Redelivered, Transaction, end_of, mark
 
@@ -22,6 +24,27 @@ class Decided:
     at_ms: int
     id: MessageId
     fate: Redelivered | Dead
+
+
+class StoreInMemory:
+    """A store that takes `most` contents. Each place is used once."""
+
+    def __init__(self, most: int) -> None:
+        self.held: dict[int, bytes] = {}
+        self.taken, self._most = 0, most
+
+    def put(self, content: bytes) -> int:
+        if len(self.held) >= self._most:
+            raise SpillFull("full")
+        self.taken += 1
+        self.held[self.taken] = content
+        return self.taken
+
+    def get(self, place: int) -> bytes:
+        return self.held[place]
+
+    def forget(self, place: int) -> None:
+        del self.held[place]
 
 
 @dataclass
@@ -38,9 +61,15 @@ class SimulatedLog:
     committed: int = 0
     decided: list[Decided] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
+    # Where contents are kept that are not small. A tracker that starts finds it empty.
+    store: StoreInMemory | None = None
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
+        self.begin()
+
+    def begin(self) -> None:
+        """Replace the tracker by a new one, which knows only the committed offset."""
         self.tracking = self._tracking()
 
     @property
@@ -128,7 +157,7 @@ class SimulatedLog:
         if committing and transaction is not None:
             meanwhile()
             self.commit(transaction)
-        self.tracking = self._tracking()
+        self.begin()
 
     def trim(self) -> None:
         """Let retention remove the records before the committed offset."""
@@ -151,4 +180,10 @@ class SimulatedLog:
         raise AssertionError("the tracker never comes to rest")
 
     def _tracking(self) -> Tracking:
-        return Tracking(0, self.committed, self.rules, draw=lambda: self._random.getrandbits(62))
+        contents = Contents()
+        if self.store is not None:
+            self.store.held.clear()
+            contents = Contents(self.store, roomy_bytes=0, most_bytes=0)
+        return Tracking(
+            0, self.committed, self.rules, contents=contents, draw=lambda: self._random.getrandbits(62)
+        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import Producer
@@ -14,7 +15,7 @@ from thresher.kafka.assigned_reader import ConsumerRecord
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.wire.dead_letter import DeadLetter
-from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
+from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId, encode
 from thresher.queue.wire.record import Record, record_of
 from thresher.tracker.dead import contents
 from thresher.tracker.dead import dead_letters as dead_heads
@@ -77,6 +78,12 @@ def start(number: int, after_ms: int, *, queue: bytes = b"orders", **fields: Any
         value=fields.pop("value", b"%d" % number),
         **fields,
     )
+
+
+def delayed(number: int, after_ms: int, **fields: Any) -> Marker:
+    """Return the Start of a message that was sent with a delay, as its producer writes it."""
+    id_ = MessageId(SYNTHETIC, number)
+    return replace(start(number, after_ms, undelivered=True, **fields), message_id=id_)
 
 
 def end(number: int) -> Marker:

@@ -8,7 +8,7 @@ import pytest
 from tests.tracker.simulated_log import SimulatedLog
 from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
-from thresher.tracker.protocol.started import Packed, kept_bytes, packed, size_of, unpacked
+from thresher.tracker.protocol.contents import Contents, Packed, packed, size_of
 from thresher.tracker.protocol.state import Messages
 from thresher.tracker.protocol.tracking import MOST_MESSAGES, Rules, Tracking
 from thresher.tracker.protocol.transaction import Dead, RecordRefused, Redelivered, RefusedKind, Transaction
@@ -357,7 +357,7 @@ def test_a_large_start_is_kept_small_and_returned_whole() -> None:
     (message,) = found.messages.oldest(1, lambda _: True)
     assert isinstance(message.content, Packed)
     assert len(message.content.compressed) < 10_000
-    assert (unpacked(message.content), size_of(message.content)) == (whole, len(whole))
+    assert (found.messages.content_of(message), size_of(message.content)) == (whole, len(whole))
     assert packed(b"small") == b"small"
     noise = random.Random(1).randbytes(100_000)
     assert packed(noise) is noise
@@ -365,7 +365,7 @@ def test_a_large_start_is_kept_small_and_returned_whole() -> None:
 
 def test_small_starts_are_kept_compressed_once_there_is_little_room() -> None:
     """60,000 bytes of zeros are a few bytes on the wire, and less than what is always compressed."""
-    found = Tracking(0, 0, Rules(roomy_bytes=1_000_000))
+    found = Tracking(0, 0, Rules(), contents=Contents(roomy_bytes=1_000_000))
     wholes = [
         encode(Marker(type=MarkerType.START, message_id=MessageId(0, number), key=b"q", value=bytes(60_000)))
         for number in range(1_000)
@@ -373,13 +373,12 @@ def test_small_starts_are_kept_compressed_once_there_is_little_room() -> None:
     for number, whole in enumerate(wholes):
         found.take(number, 1_000, b"q", whole, 0.0)
     messages = found.messages.oldest(1_000, lambda _: True)
-    assert [unpacked(each.content) for each in messages] == wholes
-    kept = sum(kept_bytes(each.content) for each in messages)
-    assert kept == found.messages.kept_bytes < 1_200_000
+    assert [found.messages.content_of(each) for each in messages] == wholes
+    assert found.messages.contents.kept_bytes < 1_200_000
     for each in messages:
         found.messages.remove(each)
         found.messages.remove(each)
-    assert found.messages.kept_bytes == 0
+    assert found.messages.contents.kept_bytes == 0
 
 
 def test_a_refused_message_is_found_and_becomes_dead() -> None:

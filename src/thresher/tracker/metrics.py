@@ -45,6 +45,9 @@ _GAUGES: dict[str, Family] = {
     ),
     "due": _gauge("due_messages", "Messages whose deadline has passed: they are being redelivered.", "shard"),
     "marker_lag": _gauge("marker_lag", "Offsets of the marker topic that were not read yet.", "shard"),
+    "spilled_bytes": _gauge(
+        "spilled_bytes", "Size of the temporary file with contents of messages in progress.", "shard"
+    ),
     "clock_seconds": _gauge("marker_clock_seconds", "The tracker's clock, in seconds since 1970.", "shard"),
 }
 # The same by queue, for a limited number of queues; the others are summed up.

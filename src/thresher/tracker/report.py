@@ -12,7 +12,7 @@ from thresher.tracker.settings import TrackerSettings
 _COUNTS = ("started", "ended", "redelivered", "dead", "malformed", "unknown_ends", "unknown_keep_alives", "displaced")
 _GAUGES = ("in_progress", "delayed", "due", "marker_lag")
 # Shown only for each shard.
-_OF_SHARD = ("oldest_seconds", "clock_seconds", "memory_bytes")
+_OF_SHARD = ("oldest_seconds", "clock_seconds", "memory_bytes", "spilled_bytes")
 
 
 class TrackerReport:

@@ -7,7 +7,13 @@ from typing import Any
 from thresher.core.secrets import kept_properties
 from thresher.queue.limits import Limit
 from thresher.spark.policy import Policy
+from thresher.tracker.protocol.contents import Contents, Store
 from thresher.tracker.protocol.tracking import Rules
+
+# The parts of the memory limit that contents of Starts take before all are compressed, and before more go to disk.
+_ROOMY_PART, _IN_MEMORY_PART = 16, 8
+# The largest size of a shard's temporary file, in memory limits.
+_DISK_FACTOR = 16
 
 # A shard that restarts reads everything again, so it waits longer before a restart than other workloads.
 POLICY = Policy(back_off_seconds=0.5)
@@ -48,6 +54,17 @@ class TrackerSettings:
         """The identity shared by all trackers of these topics, also the name of the group whose offsets they commit."""
         return f"{self.marker_topic}.tracker"
 
+    @property
+    def disk_bytes(self) -> int:
+        """The maximum size of a shard's temporary file."""
+        return _DISK_FACTOR * self.memory_bytes
+
+    def contents(self, store: Store) -> Contents:
+        """Return the contents of a shard's Starts, empty."""
+        return Contents(
+            store, roomy_bytes=self.memory_bytes // _ROOMY_PART, most_bytes=self.memory_bytes // _IN_MEMORY_PART
+        )
+
     def transactional_id(self, partition: int) -> str:
         """Return the transactional id for a marker partition.
 
@@ -60,8 +77,6 @@ class TrackerSettings:
         return Rules(
             limit_of=lambda queue: self.limits.get(queue, self.limit),
             markers_per_commit=self.markers_per_commit,
-            # A shard may have many partitions.
-            roomy_bytes=self.memory_bytes // 64,
             **({} if retention_ms < 0 else {"rewrite_after_ms": retention_ms // 2}),
         )
 

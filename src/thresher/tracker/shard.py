@@ -5,19 +5,15 @@ partition that is added to the marker topic is taken over when the reader report
 """
 
 import contextlib
-import ctypes
 import gc
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
 
-from thresher.core.errors import PipelineProblem
 from thresher.delivery.crash_points import CrashPoints
 from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import (
@@ -37,20 +33,15 @@ from thresher.tracker.meter import Meter
 from thresher.tracker.partition_writer import Committed, PartitionWriter, Refused
 from thresher.tracker.protocol.clock import MarkerClock
 from thresher.tracker.protocol.tracking import Rules, Tracking
+from thresher.tracker.room import Room, local_directory
 from thresher.tracker.settings import TrackerSettings, owned
 
 _POLL_SECONDS, _RECORDS = 0.05, 2_000
-_MEMORY_SECONDS, _RETENTION_SECONDS = 0.2, 30.0
+_RETENTION_SECONDS = 30.0
 # How long to wait, and how often to ask again, if a partition ends before its committed offset.
 _OLD_ENDS_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 0.5
-# The share of the memory limit at which the shard ends.
-_FULL = 0.9
 # Prefetched records take memory away from messages in progress.
 _READER = {"queued.min.messages": 10_000}
-
-
-class MemoryFull(PipelineProblem):
-    """The messages in progress do not fit in memory. A restart would read them all again, and end the same way."""
 
 
 class Source:
@@ -99,9 +90,9 @@ class Attempt:
         self._admin = Admin.of(settings.kafka)
         self._partitions: dict[int, _Partition] = {}
         self._ends = shard.enter(EndWatcher(EndWatch(settings.marker_topic, self._admin.client)))
+        self._room = Room(shard, settings, directory=local_directory())
         self._meter = Meter(shard, shard.shards)
         self._writing = shard.step("write")
-        self._memory_due = 0.0
         self._retention_due = time.monotonic() + _RETENTION_SECONDS
 
     def open(self) -> None:
@@ -122,9 +113,10 @@ class Attempt:
         self._add(partition for partition in reader.partitions if partition not in starts)
 
     def close(self) -> None:
-        """Release the producers."""
+        """Release the producers and the temporary file."""
         for each in self._partitions.values():
             each.writer.close()
+        self._room.close()
 
     def take(self, events: list[ReadEvent]) -> None:
         """Process the events that were read."""
@@ -163,7 +155,7 @@ class Attempt:
                 self._shard.event("undone", partition=each.tracking.partition, why=outcome.why)
         self._check_retention()
         self._meter.report({number: each.tracking for number, each in self._partitions.items()})
-        self._require_memory()
+        self._room.look(lambda: sum(len(each.tracking.messages) for each in self._partitions.values()))
 
     def _check_ends(self) -> None:
         for end in self._ends.answers(self._partitions):
@@ -199,7 +191,14 @@ class Attempt:
         starts = {partition: self._start(partition, committed[partition], ends[partition]) for partition in ends}
         for partition, start in starts.items():
             clock = MarkerClock(use_now_after_seconds=self._settings.use_now_after_seconds)
-            tracking = Tracking(partition, start, self._rules, committed=committed[partition] == start, clock=clock)
+            tracking = Tracking(
+                partition,
+                start,
+                self._rules,
+                committed=committed[partition] == start,
+                clock=clock,
+                contents=self._room.contents,
+            )
             self._partitions[partition] = _Partition(tracking, writers[partition])
         return starts
 
@@ -236,32 +235,3 @@ class Attempt:
 
     def _owns(self, partition: int) -> bool:
         return owned(partition, self._shard.index, self._shard.shards)
-
-    def _require_memory(self) -> None:
-        now = time.monotonic()
-        if now < self._memory_due:
-            return
-        self._memory_due = now + _MEMORY_SECONDS
-        most = self._settings.memory_bytes
-        used = resident_bytes(most_unused=int(_FULL * most))
-        self._shard.gauge("memory_bytes", used)
-        if used > _FULL * most:
-            held = sum(len(each.tracking.messages) for each in self._partitions.values())
-            raise MemoryFull(
-                f"shard {self._shard.index} has {held:,} messages in progress in {used >> 20} MB, and "
-                f"redelivery-tracker.memory_mb is {most >> 20}: raise it, or raise redelivery-tracker.shards and the "
-                "partitions of the marker topic"
-            )
-
-
-def resident_bytes(
-    statm: Callable[[], str] = lambda: Path("/proc/self/statm").read_text(), *, most_unused: int | None = None
-) -> int:
-    """Return the resident memory of this process. Above `most_unused`, freed memory is returned to the system first."""
-    used = int(statm().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    if most_unused is None or used <= most_unused:
-        return used
-    # A few huge records that were read and are gone must not end the tracker. Only glibc keeps what is freed.
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
-    return resident_bytes(statm)

@@ -21,6 +21,7 @@ from thresher.spark.policy import Policy
 from thresher.tracker.claims import claim_all, marker_partitions, offsets_of, require_claim
 from thresher.tracker.metrics import WORDING
 from thresher.tracker.report import TrackerReport
+from thresher.tracker.room import ALARMS
 from thresher.tracker.settings import POLICY, TrackerSettings
 from thresher.tracker.topics import require_markers, require_suitable
 
@@ -89,7 +90,14 @@ class TrackerTerm:
     def __init__(self, term: str, settings: TrackerSettings, more: Mapping[str, Any], policy: Policy) -> None:
         """`more` is additional configuration for the shards."""
         self._term, self._settings, self._more, self._policy = term, settings, more, policy
-        self.alarms: Mapping[str, str] = {}
+        # By shard: what it lacks, with what to do.
+        self._alarms: dict[int, Mapping[str, str]] = {}
+
+    @property
+    def alarms(self) -> Mapping[str, str]:
+        """The shards that have little memory or disk left, with what to do."""
+        shards = self._alarms.copy()
+        return {f"{what} of shard {shard}": why for shard in sorted(shards) for what, why in shards[shard].items()}
 
     @property
     def id(self) -> str:
@@ -123,6 +131,10 @@ class TrackerTerm:
         if event == "lost markers":
             message = "shard %d goes on without %d markers of partition %d, which were removed before they were tracked"
             logger.warning(message, shard, fields["markers"], fields["partition"])
+        elif event == ALARMS:
+            for what in fields["alarms"].keys() - self._alarms.get(shard, {}).keys():
+                logger.warning("%s of shard %d is short: %s", what, shard, fields["alarms"][what])
+            self._alarms[shard] = fields["alarms"]
         elif event == "undone":
             message = "a transaction for partition %d of the markers took no effect, and is tried again: %s"
             logger.warning(message, fields["partition"], fields["why"])

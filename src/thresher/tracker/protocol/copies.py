@@ -16,7 +16,7 @@ from typing import Any
 from thresher.queue.wire.marker import SYNTHETIC, Marker, decode
 from thresher.tracker.protocol.marks import LOST_SECONDS
 from thresher.tracker.protocol.recent import RecentMarkers
-from thresher.tracker.protocol.started import Id, Origin, Started, unpacked
+from thresher.tracker.protocol.started import Id, Origin, Started
 
 
 class Copies:
@@ -86,9 +86,12 @@ class Copies:
         return min(offset, self._read_to) if self._unread else offset
 
 
-def copy_of(message: Started, read_to: int, now_ms: int) -> Marker:
-    """Return a copy of a message's Start, with the rest of its deadline; the markers were read up to `read_to`."""
-    marker = decode(unpacked(message.content))
+def copy_of(message: Started, content: bytes, read_to: int, now_ms: int) -> Marker:
+    """Return a copy of a message's Start, `content`, with the rest of its deadline.
+
+    The markers were read up to `read_to`.
+    """
+    marker = decode(content)
     marker.key = message.queue
     marker.origin_id = marker.origin_id or marker.message_id
     marker.redeliver_after_ms = message.deadline_ms - now_ms

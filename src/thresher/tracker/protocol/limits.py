@@ -2,13 +2,13 @@
 
 from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import SYNTHETIC, decode
-from thresher.tracker.protocol.started import Started, unpacked
+from thresher.tracker.protocol.started import Started
 from thresher.tracker.protocol.transaction import Dead, Fate, Redelivered
 
 
-def fate_of(message: Started, limit: Limit, now_ms: int) -> Fate:
-    """Return a message's fate. `limit` is its queue's; the message's own limits override it."""
-    marker = decode(unpacked(message.content))
+def fate_of(message: Started, content: bytes, limit: Limit, now_ms: int) -> Fate:
+    """Return a message's fate. `content` is its Start; `limit` is its queue's, which its own limits override."""
+    marker = decode(content)
     marker.key = message.queue
     marker.origin_id = marker.origin_id or marker.message_id
     if message.reject_reason is not None:

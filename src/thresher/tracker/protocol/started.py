@@ -1,55 +1,10 @@
 """One message in progress."""
 
-from typing import NamedTuple
-
-import pyarrow as pa
+from thresher.tracker.protocol.contents import Content
 
 Id = tuple[int, int]
 # The identity that a message keeps in all deliveries: its origin id, and the time of its first sending.
 Origin = tuple[int, int, int]
-# Larger Starts are kept compressed: a producer may send a megabyte in a few hundred bytes of zstd. Once there is little
-# room, so are all that may become smaller: compressing each would halve the tracker's speed.
-_LARGE_BYTES, _SMALL_BYTES = 65_536, 256
-_CODEC = pa.Codec("zstd", compression_level=1)
-
-
-class Packed(NamedTuple):
-    """A large Start as it is kept, and its size."""
-
-    compressed: bytes
-    size: int
-
-
-Content = bytes | Packed
-
-
-def packed(content: bytes, *, has_room: bool = True) -> Content:
-    """Return a Start as it is kept. A small one, and one that does not compress, stays as it is.
-
-    What counts as small depends on whether there `has_room`.
-    """
-    if len(content) < (_LARGE_BYTES if has_room else _SMALL_BYTES):
-        return content
-    compressed: bytes = _CODEC.compress(content, asbytes=True)
-    return Packed(compressed, len(content)) if len(compressed) < len(content) * 3 // 4 else content
-
-
-def unpacked(content: Content | None) -> bytes:
-    """Return a Start as it was read; nothing if the message is no longer in progress."""
-    if isinstance(content, Packed):
-        found: bytes = _CODEC.decompress(content.compressed, content.size, asbytes=True)
-        return found
-    return content or b""
-
-
-def kept_bytes(content: Content | None) -> int:
-    """Return the size of a Start as it is kept."""
-    return len(content.compressed if isinstance(content, Packed) else content or b"")
-
-
-def size_of(content: Content | None) -> int:
-    """Return the size of a Start as it was read."""
-    return content.size if isinstance(content, Packed) else len(content or b"")
 
 
 class Started:

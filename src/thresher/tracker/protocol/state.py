@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 from thresher.queue.wire.marker import SYNTHETIC
 from thresher.tracker.protocol.by_queue import MessagesByQueue
-from thresher.tracker.protocol.started import Content, Id, Origin, Started, kept_bytes
+from thresher.tracker.protocol.contents import Contents
+from thresher.tracker.protocol.started import Id, Origin, Started
 
 # A heap with fewer outdated entries than this is not swept.
 _LEAST_SWEPT = 1_000
@@ -26,7 +27,9 @@ _NEVER_MS = 2**62
 class Messages:
     """The messages in progress of one partition. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, contents: Contents | None = None) -> None:
+        """All partitions of a shard may share `contents`."""
+        self.contents = contents or Contents()
         self._by_id: dict[Id, Started] = {}
         # Messages whose id another message has now.
         self._displaced: dict[Id, list[Started]] = {}
@@ -37,8 +40,6 @@ class Messages:
         self.by_queue = MessagesByQueue()
         # The number of messages that were sent with a delay that has not passed.
         self.delayed = 0
-        # The size of all contents, as they are kept.
-        self.kept_bytes = 0
 
     def __len__(self) -> int:
         return self._live
@@ -52,7 +53,7 @@ class Messages:
         id_: Id,
         origin: Origin,
         queue: bytes,
-        content: Content,
+        content: bytes,
         *,
         offset: int,
         now_ms: int,
@@ -60,13 +61,12 @@ class Messages:
         timeout_ms: int,
     ) -> Started:
         """Add a message that is due after `after_ms`, and return it."""
-        message = Started(id_, origin, queue, content, offset=offset, now_ms=now_ms)
+        message = Started(id_, origin, queue, self.contents.keep(content), offset=offset, now_ms=now_ms)
         message.deadline_ms = message.queued_ms = now_ms + after_ms
         message.timeout_ms = timeout_ms
         self._by_id[id_] = message
         self._live += 1
         self.delayed += id_[0] == SYNTHETIC
-        self.kept_bytes += kept_bytes(content)
         self.by_queue.add(message)
         self._number += 1
         heapq.heappush(self._by_offset, (offset, self._number, message))
@@ -79,6 +79,10 @@ class Messages:
         self._displaced.setdefault(message.id, []).append(message)
         message.timeout_ms = 0
         self.set_deadline(message, now_ms)
+
+    def content_of(self, message: Started) -> bytes:
+        """Return a message's Start as it was read; nothing if the message is no longer in progress."""
+        return self.contents.read(message.content)
 
     def named(self, id_: Id, origin: Origin | None) -> Started | None:
         """Return the message with this id and origin, displaced or not.
@@ -96,7 +100,7 @@ class Messages:
         """Remove a message. A repeated call has no effect."""
         if message.content is None:
             return
-        self.kept_bytes -= kept_bytes(message.content)
+        self.contents.forget(message.content)
         message.content = None
         self._live -= 1
         self.delayed -= message.id[0] == SYNTHETIC

@@ -28,6 +28,7 @@ from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import SYNTHETIC, MarkerMalformed, MarkerType, parse
 from thresher.tracker.protocol.clock import MarkerClock
 from thresher.tracker.protocol.commit_pace import CommitPace
+from thresher.tracker.protocol.contents import Contents, size_of
 from thresher.tracker.protocol.copies import Copies, copy_of
 from thresher.tracker.protocol.figures import Figures
 from thresher.tracker.protocol.known_end import KnownEnd
@@ -35,7 +36,7 @@ from thresher.tracker.protocol.limits import fate_of
 from thresher.tracker.protocol.marks import Marks
 from thresher.tracker.protocol.recent import WINDOW, is_last, named_origin, origin_of
 from thresher.tracker.protocol.refusals import Refusals
-from thresher.tracker.protocol.started import Content, Id, Origin, Started, packed, size_of, unpacked
+from thresher.tracker.protocol.started import Id, Origin, Started
 from thresher.tracker.protocol.state import Messages
 from thresher.tracker.protocol.transaction import Fate, RefusedKind, Transaction
 
@@ -59,8 +60,6 @@ class Rules:
     markers_per_commit: int = 1_000
     # Starts older than this are rewritten.
     rewrite_after_ms: int = _LONGEST_MS
-    # Beyond this size of all contents, small ones are kept compressed too.
-    roomy_bytes: int = 32_000_000
     most_behind: int = MOST_BEHIND
     window: int = WINDOW
 
@@ -76,17 +75,19 @@ class Tracking:
         *,
         committed: bool = True,
         clock: MarkerClock | None = None,
+        contents: Contents | None = None,
         draw: Callable[[], int] = lambda: random.getrandbits(62),
     ) -> None:
         """Markers are read from `start` on.
 
-        Without `committed`, that is the first record rather than a committed offset.
+        Without `committed`, that is the first record rather than a committed offset. All partitions of a shard
+        may share `contents`.
         """
         self.partition, self.position = partition, start
         # The shard may replace the rules at any time.
         self.rules = rules
         self.clock = clock or MarkerClock()
-        self.messages = Messages()
+        self.messages = Messages(contents)
         self.figures = Figures()
         self._marks, self._copies = Marks(draw), Copies(start, rules.window, committed=committed)
         self._pace = CommitPace(start, rules.markers_per_commit)
@@ -207,11 +208,11 @@ class Tracking:
             self._copy(id_, marker, known, key, content, offset, now)
             return
         if known is not None:
-            if _is_same(known, marker, key):
+            if self._is_same(known, marker, key):
                 if known.enqueued_ms and not marker.HasField("origin_id"):
                     # A Start of kafka-mq-go has less information, so the known content is kept, and its offset is still
                     # needed.
-                    origin, content, offset = known.origin, unpacked(known.content) or content, known.offset
+                    origin, content, offset = known.origin, self.messages.content_of(known) or content, known.offset
                 self.messages.remove(known)
             else:
                 # The message topic was recreated, so offsets repeat.
@@ -222,7 +223,7 @@ class Tracking:
             id_,
             origin,
             marker.key or key,
-            self._packed(content),
+            content,
             offset=offset,
             now_ms=now,
             after_ms=after,
@@ -231,8 +232,15 @@ class Tracking:
         message.undelivered = marker.undelivered
         self.figures.counts["started"] += 1
 
-    def _packed(self, content: bytes) -> Content:
-        return packed(content, has_room=self.messages.kept_bytes < self.rules.roomy_bytes)
+    def _is_same(self, known: Started, marker: Any, key: bytes) -> bool:
+        """Whether a Start belongs to the message that already has its id.
+
+        kafka-mq-go's Starts have no origin: then queue and payload are compared.
+        """
+        if known.enqueued_ms and marker.HasField("origin_id"):
+            return known.origin == origin_of(marker)
+        before = parse(self.messages.content_of(known))
+        return known.queue == (marker.key or key) and before.value == marker.value
 
     def _copy(
         self, id_: Id, marker: Any, known: Started | None, key: bytes, content: bytes, offset: int, now: int
@@ -255,7 +263,7 @@ class Tracking:
             id_,
             origin,
             marker.key or key,
-            self._packed(content),
+            content,
             offset=read_to,
             now_ms=now,
             after_ms=min(marker.redeliver_after_ms, _LONGEST_MS),
@@ -319,7 +327,7 @@ class Tracking:
         size = 0
         for message in self.messages.take_due(until_ms, self.clock.resumed_ms):
             messages.append(message)
-            fates.append(self._refusals.sized(message, fate_of(message, self.rules.limit_of(message.queue), now)))
+            fates.append(self._refusals.sized(message, self._fate(message, now)))
             size += size_of(message.content)
             if len(messages) >= self._refusals.most or size > MOST_BYTES:
                 break
@@ -329,6 +337,9 @@ class Tracking:
             mark = self._marks.new(now)
         taken = tuple(messages)
         return Transaction(offset=self._offset(taken), fates=tuple(fates), messages=taken, mark=mark)
+
+    def _fate(self, message: Started, now: int) -> Fate:
+        return fate_of(message, self.messages.content_of(message), self.rules.limit_of(message.queue), now)
 
     def _copying(self, now: int) -> Transaction | None:
         """Return a transaction that rewrites the Starts that hold the committed offset back for long, or None."""
@@ -351,24 +362,13 @@ class Tracking:
         if not most:
             return None
         messages = messages[:most]
-        copies = tuple(copy_of(message, self.position, now) for message in messages)
+        copies = tuple(copy_of(message, self.messages.content_of(message), self.position, now) for message in messages)
         return Transaction(offset=self._offset(), copies=copies, messages=tuple(messages))
 
     def _offset(self, ended: tuple[Started, ...] = ()) -> int:
         """Return the smallest offset that is needed once these messages have ended."""
         first = self.messages.first_offset(without=frozenset(ended))
         return self._copies.needed(self.position if first is None else min(first, self.position))
-
-
-def _is_same(known: Started, marker: Any, key: bytes) -> bool:
-    """Whether a Start belongs to the message that already has its id.
-
-    kafka-mq-go's Starts have no origin: then queue and payload are compared.
-    """
-    if known.enqueued_ms and marker.HasField("origin_id"):
-        return known.origin == origin_of(marker)
-    before = parse(unpacked(known.content))
-    return known.queue == (marker.key or key) and before.value == marker.value
 
 
 def _fitting(sizes: list[int]) -> int:
