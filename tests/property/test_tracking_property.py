@@ -34,6 +34,7 @@ REST_MS = 40_000
 
 
 NOISE = random.Random(0).randbytes(3_000)
+CONTENTS = (NOISE, NOISE[:1_000] + bytes(9_000))
 
 
 @dataclass
@@ -169,7 +170,7 @@ class Walk:
             key=QUEUE,
             value=b"%d" % number,
             # Some are stored as they are, some compressed.
-            headers=(("more", (bytes(9_000), NOISE)[number // 2 % 2]),) if self._large and number % 2 else (),
+            headers=(("more", CONTENTS[number // 2 % 2]),) if self._large and number % 2 else (),
             undelivered=undelivered,
             **self._origin(number),
         )

@@ -77,6 +77,8 @@ def test_an_end_after_the_copys_read_position_counts() -> None:
     started = message()
     copies.written([started], read_to=20, at=0.0)
     copies.ended(started, 25, END)
-    assert copies.later(started.id, started.origin, 20) is END
+    found = copies.later(started.id, started.origin, 20)
+    assert found is not None
+    assert found.type == MarkerType.END
     assert copies.later(started.id, started.origin, 26) is None
     assert copies.later((0, 9), (0, 9, 0), 20) is None

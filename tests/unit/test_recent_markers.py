@@ -47,3 +47,17 @@ def test_markers_are_kept_for_a_window_and_then_dropped() -> None:
     assert recent.after(ID, OURS, 0) is not None, "the older half"
     recent.note((0, 9), 23, marker(MarkerType.END, None))
     assert recent.after(ID, OURS, 0) is None
+
+
+def test_only_what_a_copy_needs_of_a_marker_is_remembered() -> None:
+    written = Marker(
+        type=MarkerType.KEEPALIVE, message_id=MessageId(*ID), key=b"k" * 2_000, value=bytes(2_000),
+        redeliver_after_ms=7, released=True, undelivered=True, reject_reason="no" * 500,
+    )  # fmt: skip
+    recent = RecentMarkers()
+    recent.note(ID, 10, parse(encode(written)))
+    found = recent.after(ID, OURS, 5)
+    assert found is not None
+    assert (found.type, found.redeliver_after_ms, found.released, found.undelivered) == (written.type, 7, True, True)
+    assert found.reject_reason == "no" * 100
+    assert found.ByteSize() < 250

@@ -8,12 +8,17 @@ between that offset and the copy are newer than the copy, although they are read
 from operator import itemgetter
 from typing import Any
 
-from thresher.queue.wire.marker import MarkerType
+from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode, parse
 from thresher.tracker.protocol.started import Id, Origin
 
 # The number of offsets whose markers are remembered at least. A copy's transaction is open for milliseconds, and 15 s
 # at most.
 WINDOW = 100_000
+
+# The characters of a rejection's reason that are remembered.
+_MOST_REASON = 200
+# Nothing but its type matters of an End.
+_END = parse(encode(Marker(type=MarkerType.END, message_id=MessageId(0, 0))))
 
 # kafka-mq-go's markers name no origin.
 _Noted = dict[tuple[Id, Origin | None], tuple[int, Any]]
@@ -33,7 +38,7 @@ class RecentMarkers:
         """Remember a message's marker that was read at this offset."""
         if offset - self._first > self._window:
             self._final, self._kept, self._first = (self._final[1], {}), (self._kept[1], {}), offset
-        (self._final if is_last(marker) else self._kept)[1][id_, named_origin(marker)] = (offset, marker)
+        (self._final if is_last(marker) else self._kept)[1][id_, named_origin(marker)] = (offset, _noted(marker))
 
     def after(self, id_: Id, origin: Origin, offset: int) -> Any | None:
         """Return the message's last marker at or after this offset.
@@ -50,6 +55,21 @@ class RecentMarkers:
             if found:
                 return max(found, key=itemgetter(0))[1]
         return None
+
+
+def _noted(marker: Any) -> Any:
+    """Return what matters of a marker for a copy: there may be 200,000 of them, and a stranger's may have 5 kB each."""
+    if marker.type == MarkerType.END:
+        return _END
+    noted = type(marker)(
+        type=marker.type,
+        redeliver_after_ms=marker.redeliver_after_ms,
+        released=marker.released,
+        undelivered=marker.undelivered,
+    )
+    if marker.HasField("reject_reason"):
+        noted.reject_reason = marker.reject_reason[:_MOST_REASON]
+    return noted
 
 
 def named_origin(marker: Any) -> Origin | None:
