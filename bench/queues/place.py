@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from bench.measuring.apart import running
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer, properties
 from thresher.queue import QueueConfig, QueueService
 from thresher.queue.clients import Clients, KafkaClients

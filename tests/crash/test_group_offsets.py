@@ -16,7 +16,7 @@ RESTARTS = 2
 ASKS = """
 import signal, sys, time
 from thresher.core.errors import ThresherError
-from thresher.kafka.group_offsets import group_offsets
+from thresher.kafka.group.offsets import group_offsets
 
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))

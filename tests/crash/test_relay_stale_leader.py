@@ -37,7 +37,7 @@ from thresher.delivery.row import RowList
 from thresher.kafka import transactional
 from thresher.kafka.committed_tail import CommittedTail, TailUnread
 from thresher.kafka.producer_problem import ProducerProblem
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.relay.protocol.progress import OutboxProgress, Progress
 from thresher.relay.settings import ShardAssignment
 from thresher.relay.shard.attempt import Attempt

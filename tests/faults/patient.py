@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 
 PRODUCER = f"{__name__}:producer"
 

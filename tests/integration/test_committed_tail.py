@@ -13,7 +13,7 @@ from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail, Opener, TailGone, TailRecord, TailUnread, opener
 from thresher.kafka.producer_problem import ProducerProblem
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 
 # Longer than any stall of a busy machine.

@@ -10,7 +10,7 @@ from tests.contract.queue_worlds import SOON_SECONDS, receive
 from tests.queue.topics import QueueTopics
 from thresher.devstack.stack import Stack
 from thresher.kafka.problem import BrokerLost
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue import QueueService
 from thresher.queue.clients import KafkaClients

@@ -11,10 +11,10 @@ from tests.servers import create_topic
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail
-from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offsets
+from thresher.kafka.group.offsets import GroupOffset, group_metadata, group_offsets
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.producer_problem import MemberFenced, OffsetsUnknown, ProducerFenced, ProducerProblem
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.testing.proxy import Api, Cut, Drop, Hold, KafkaProxy
 

@@ -27,7 +27,7 @@ from tests.tracker.tracked import (
 )
 from thresher.core.errors import Superseded
 from thresher.devstack.stack import Stack
-from thresher.kafka.group_offsets import group_offsets
+from thresher.kafka.group.offsets import group_offsets
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.transactional import TransactionalProducer

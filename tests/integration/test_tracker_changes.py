@@ -22,7 +22,7 @@ from tests.tracker.tracked import (
     write,
 )
 from thresher.devstack.stack import Stack
-from thresher.kafka.group_offsets import group_offsets
+from thresher.kafka.group.offsets import group_offsets
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.queue import Message, QueueConsumer, QueueService, TopicsUnsuitable

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.property.examples import examples
 from tests.queue.broker_model import ANOTHER_QUEUES, GAP, OURS, PARTITIONS, REFUSED, TOPIC
 from tests.queue.model import Member, World
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.queue.hand_off.polled_records import Span
 from thresher.queue.hand_off.protocol import Verdict, judge
 

@@ -30,7 +30,7 @@ from tests.queue.broker_model import (
     Sent,
     Transaction,
 )
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.queue.hand_off.polled_records import Batch, PolledRecords
 from thresher.queue.hand_off.protocol import (
     BackOff,

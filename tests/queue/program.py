@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue import QueueService
 from thresher.queue.clients import KafkaClients

@@ -13,7 +13,7 @@ from tests.queue.verdict import Held, Placed, judge_markers
 from tests.servers import configure
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail, TailUnread
-from thresher.kafka.group_offsets import group_offsets
+from thresher.kafka.group.offsets import group_offsets
 from thresher.kafka.partition_ends import partition_ends
 from thresher.queue.configuration import QueueConfig, configured
 from thresher.queue.queue import group_of

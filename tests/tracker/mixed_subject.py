@@ -15,7 +15,7 @@ from tests.queue.mixed_subject import _STABLE_SECONDS, OTHER, QUEUES, MixedQueue
 from tests.queue.verdict import QueueVerdict, identity_of
 from tests.tracker.tracked import committed
 from tests.tracker.verdict import FAULTS, Timed, Tracked, judge
-from thresher.kafka.group_offsets import group_offsets
+from thresher.kafka.group.offsets import group_offsets
 from thresher.kafka.partition_ends import partition_ends
 from thresher.queue.wire.marker import MarkerMalformed, MessageId, decode
 from thresher.queue.wire.record import ORIGIN_ID, parse_message_id

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.kafka.partition_ends import PartitionEnds
 from thresher.queue.hand_off.first_offsets import Note, beginning, notes_of
 from thresher.queue.problem import OffsetsLost

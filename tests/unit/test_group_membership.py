@@ -5,7 +5,7 @@ import struct
 import pytest
 from confluent_kafka import Consumer
 
-from thresher.kafka.group_membership import is_member
+from thresher.kafka.group.membership import is_member
 
 # A flag in the place of a static member's name.
 NO_INSTANCE = b"\x01"

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.kafka.producer_problem import ProducerRefused
 from thresher.kafka.refusal import Refusal
 from thresher.queue.buffer import ReceiveBuffer

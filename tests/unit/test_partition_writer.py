@@ -7,7 +7,7 @@ import pytest
 
 from thresher.core.errors import Superseded
 from thresher.delivery.crash_points import CrashPoints
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.kafka.producer_problem import (
     CommitUnknown,
     OffsetsUnknown,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.kafka.partition_ends import PartitionEnds
 from thresher.queue.inspection import (
     Peeked,

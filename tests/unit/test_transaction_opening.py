@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from thresher.delivery.row import Record
-from thresher.kafka.transaction_opening import TransactionOpening
+from thresher.kafka.transaction.opening import TransactionOpening
 
 OPENER = Record("progress", b"", None, 0, 0, None)
 

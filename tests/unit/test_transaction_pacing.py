@@ -1,6 +1,6 @@
 """The wait after a commit adapts to the broker, and stays short."""
 
-from thresher.kafka.transaction_pacing import TransactionPacing
+from thresher.kafka.transaction.pacing import TransactionPacing
 
 
 def test_wait_grows_when_too_short_and_shrinks_slowly() -> None:

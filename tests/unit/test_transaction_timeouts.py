@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import Producer
 
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.kafka.transactional import properties
 
 

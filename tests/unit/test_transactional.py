@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.kafka.producer_problem import (
     CommitUnknown,
     InitBlocked,
@@ -20,7 +20,7 @@ from thresher.kafka.producer_problem import (
     RecordsUnanswered,
 )
 from thresher.kafka.refusal import Refusal, fenced, refusal_of
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 
 FENCED = KafkaError(KafkaError._FENCED, "fenced by a newer instance", True)

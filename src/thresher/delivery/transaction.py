@@ -40,7 +40,7 @@ from thresher.kafka.problem import BrokerLost
 from thresher.kafka.producer_problem import CommitUnknown, ProducerFenced, ProducerProblem, RecordsUnanswered
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import Surveyed, TopicSurvey
-from thresher.kafka.transaction_opening import TransactionOpening
+from thresher.kafka.transaction.opening import TransactionOpening
 from thresher.kafka.transactional import TransactionalProducer
 
 # How many topics a message names.

@@ -1,6 +1,6 @@
 """Moves a consumer group with an inbox over batches of its topics that no client can decompress.
 
-See `group_stepping_over`. The inbox does not know its consumers' group and properties: the operator names them.
+See `kafka/group/stepping_over`. The inbox does not know its consumers' group and properties: the operator names them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from thresher.kafka.admin import Admin, TopicFacts
-from thresher.kafka.group_stepping_over import StuckGroup, StuckGroups, move_group
+from thresher.kafka.group.stepping_over import StuckGroup, StuckGroups, move_group
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.problem import broker_problem
 

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 
 from thresher.core.errors import ThresherError
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 
 # How many partitions an error names.
 _NAMED = 5

@@ -28,7 +28,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from thresher.core.secrets import revealed_properties
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.kafka.producer_problem import (
     CommitUnknown,
     InitBlocked,
@@ -40,7 +40,7 @@ from thresher.kafka.producer_problem import (
     records_unanswered,
 )
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, Producer
 
 from thresher.core.secrets import revealed_properties
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 
 _logger = logging.getLogger(f"{__name__}.client")

@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from thresher.kafka.admin import Admin, TopicFacts
-from thresher.kafka.group_offsets import GroupOffset, group_offsets
+from thresher.kafka.group.offsets import GroupOffset, group_offsets
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.problem import BrokerRefused, broker_problem
 from thresher.kafka.record_headers import headers_of

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from thresher.kafka.fetch_sizes import bounded_fetches
 from thresher.kafka.partition_ends import OpenTransactions
 from thresher.kafka.refusal import RETRIES
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transaction.timeouts import TransactionTimeouts
 from thresher.queue.base_service import BaseQueueService
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.clients import LARGEST_BYTES, Clients, KafkaClients

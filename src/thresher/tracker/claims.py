@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 
 from thresher.core.errors import Superseded
 from thresher.kafka.admin import Admin
-from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offsets
+from thresher.kafka.group.offsets import GroupOffset, group_metadata, group_offsets
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.kafka.transactional import TransactionalProducer

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError
 
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
-from thresher.kafka.group_offsets import GroupOffset, group_metadata
+from thresher.kafka.group.offsets import GroupOffset, group_metadata
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.producer_problem import (
     CommitUnknown,
@@ -31,7 +31,7 @@ from thresher.kafka.producer_problem import (
     RecordsUnanswered,
 )
 from thresher.kafka.refusal import Refusal
-from thresher.kafka.transaction_pacing import await_ended
+from thresher.kafka.transaction.pacing import await_ended
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
 from thresher.tracker.claims import claimed, claimed_offset, is_by, producer_of
 from thresher.tracker.message_partitions import MessagePartitions

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.kafka.partition_ends import PartitionEnds
 from thresher.queue.problem import OffsetsLost
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from thresher.kafka.group_membership import is_member
+from thresher.kafka.group.membership import is_member
 from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
 from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.queue.hand_off.polled_records import Batch, Span
 from thresher.queue.problem import DeadLetterRefused
 from thresher.queue.wire.dead_letter import next_part_bytes

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail
-from thresher.kafka.group_offsets import GroupOffset, group_offsets
+from thresher.kafka.group.offsets import GroupOffset, group_offsets
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.problem import BrokerLost, broker_problem

@@ -1,12 +1,12 @@
 """Moves the groups of queues over batches of the message topic that no client can decompress.
 
-See `group_stepping_over`. Messages of the queue in such a batch are then never delivered.
+See `kafka/group/stepping_over`. Messages of the queue in such a batch are then never delivered.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from thresher.kafka.group_stepping_over import StuckGroup, StuckGroups, move_group
+from thresher.kafka.group.stepping_over import StuckGroup, StuckGroups, move_group
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.unreadable_batch import Unreadable
 from thresher.queue.configuration import QueueConfig

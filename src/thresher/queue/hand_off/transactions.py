@@ -4,12 +4,12 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 
-from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.group.offsets import GroupOffset
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.producer_problem import MemberFenced, ProducerProblem
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.kafka.transaction_pacing import await_ended
+from thresher.kafka.transaction.pacing import await_ended
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.group import GroupMember

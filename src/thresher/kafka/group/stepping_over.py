@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from thresher.kafka.group_offsets import group_offsets, no_member
+from thresher.kafka.group.offsets import group_offsets, no_member
 from thresher.kafka.partition_ends import PartitionEnds
 from thresher.kafka.problem import BrokerRefused, broker_problem
 from thresher.kafka.unreadable_batch import Unreadable, unreadable_run

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from thresher.kafka.transaction_pacing import TransactionPacing
+from thresher.kafka.transaction.pacing import TransactionPacing
 from thresher.kafka.transactional import TransactionalProducer
 
 # An open transaction without rows is ended after this time, which is far below the broker's transaction time-out.
