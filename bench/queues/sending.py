@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from bench.measuring.apart import Line
 from bench.queues.place import PATIENCE_SECONDS, QUEUE, WARM_SHARE, Learnt, Place, payloads
-from thresher.queue.sent import Sent
+from thresher.queue.sending.sent import Sent
 
 
 class Heard:

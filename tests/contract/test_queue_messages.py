@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.queue_worlds import STALL_SECONDS, Service, receive, send
 from thresher.queue import MessageInvalid, Queue
-from thresher.queue.producer import GivenHeaders
+from thresher.queue.sending.producer import GivenHeaders
 from thresher.queue.wire.record import DELIVERY_COUNT
 
 

@@ -16,7 +16,7 @@ from thresher.queue import QueueService
 from thresher.queue.clients import KafkaClients
 from thresher.queue.hand_off.starting_offsets import StartingOffsets
 from thresher.queue.queue import group_of
-from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.sending.shared_producer import SharedProducer
 
 # An open transaction hides the later markers of all queues.
 MOST_SECONDS = 5.0

@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError
 from thresher.kafka.problem import BrokerLost
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import MessageInvalid, SendRefused, SendUnknown
-from thresher.queue.producer import QueueProducer
-from thresher.queue.shared_producer import Report, SharedProducer
+from thresher.queue.sending.producer import QueueProducer
+from thresher.queue.sending.shared_producer import Report, SharedProducer
 from thresher.queue.wire.marker import MarkerType, decode
 from thresher.queue.wire.record import MAX_DELIVERIES, TTL
 

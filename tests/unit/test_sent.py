@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message
 
 from thresher.queue.message import MessageId
 from thresher.queue.problem import SendRefused, SendUnknown
-from thresher.queue.sent import Sent
+from thresher.queue.sending.sent import Sent
 
 
 class Record:

@@ -14,7 +14,7 @@ from thresher.kafka.problem import BrokerLost
 from thresher.queue.markers import Markers
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import MarkerUnknown, QueueClosed
-from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.sending.shared_producer import SharedProducer
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId
 
 FATAL = KafkaError(KafkaError._FATAL, "out of order", True)

@@ -14,8 +14,8 @@ from thresher.queue.problem import (
     SendUnknown,
     TopicsUnsuitable,
 )
-from thresher.queue.producer import QueueProducer
 from thresher.queue.queue import Queue
+from thresher.queue.sending.producer import QueueProducer
 from thresher.queue.service import QueueService
 
 __all__ = [

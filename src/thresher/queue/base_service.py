@@ -11,9 +11,9 @@ from thresher.queue.configuration import QueueConfig
 from thresher.queue.consumer import QueueConsumer
 from thresher.queue.metrics import FAMILIES, Figures
 from thresher.queue.problem import QueueClosed
-from thresher.queue.producer import QueueProducer
 from thresher.queue.queue import Queue, queue_id
-from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.sending.producer import QueueProducer
+from thresher.queue.sending.shared_producer import SharedProducer
 
 
 class BaseQueueService(ABC):

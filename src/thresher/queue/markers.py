@@ -15,7 +15,7 @@ from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.problem import BrokerLost
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import MarkerUnknown, QueueClosed
-from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.sending.shared_producer import SharedProducer
 from thresher.queue.wire.marker import Marker, MessageId, encode
 
 logger = logging.getLogger(__name__)

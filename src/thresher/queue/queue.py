@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from thresher.core.errors import InvalidInput
 from thresher.queue.consumer import QueueConsumer
-from thresher.queue.producer import QueueProducer
+from thresher.queue.sending.producer import QueueProducer
 
 # Kafka's tools limit a group's name to 249 characters, and the transactional id is derived from it.
 _MOST_BYTES = 200

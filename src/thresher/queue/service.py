@@ -27,7 +27,7 @@ from thresher.queue.in_progress import InProgress
 from thresher.queue.keep_alive import KeepAlive
 from thresher.queue.markers import Markers
 from thresher.queue.queue import group_of
-from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.sending.shared_producer import SharedProducer
 
 # The maximum time that a transaction is open: meanwhile, later markers of all queues are invisible to readers.
 _TIMEOUTS = TransactionTimeouts.within(5.0)

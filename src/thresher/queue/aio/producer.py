@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 from thresher.core.secrets import revealed
-from thresher.queue import producer as blocking_producer
 from thresher.queue.aio.blocking_call import begin, result_of
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.message import MessageId
 from thresher.queue.problem import QueueClosed
-from thresher.queue.producer import GivenHeaders
-from thresher.queue.sent import Sent
+from thresher.queue.sending import producer as blocking_producer
+from thresher.queue.sending.producer import GivenHeaders
+from thresher.queue.sending.sent import Sent
 
 _MOST_SENDS = 10_000
 # librdkafka's default limits of a client's send queue. 0 messages means no limit of their number.

@@ -14,7 +14,7 @@ from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.first_offsets import Beginning, Note, beginning, notes_of
 from thresher.queue.problem import TopicsUnsuitable
-from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.sending.shared_producer import SharedProducer
 from thresher.queue.topics import await_topics
 
 _ANSWER_SECONDS = 10.0

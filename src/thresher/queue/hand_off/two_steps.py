@@ -25,7 +25,7 @@ from thresher.queue.hand_off.protocol import (
 )
 from thresher.queue.hand_off.starts import judged, records_of
 from thresher.queue.markers import Markers
-from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.sending.shared_producer import SharedProducer
 
 # How long the query for the number of partitions may take.
 _ANSWER_SECONDS = 10.0

@@ -18,8 +18,8 @@ from thresher.kafka.refusal import is_refusal
 from thresher.queue.message import MOST_SECONDS, MessageId, is_number
 from thresher.queue.metrics import SEND_SECONDS, Figures
 from thresher.queue.problem import MessageInvalid, QueueClosed, SendRefused, SendUnknown
-from thresher.queue.sent import Sent, unknown
-from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.sending.sent import Sent, unknown
+from thresher.queue.sending.shared_producer import SharedProducer
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, encode
 from thresher.queue.wire.record import HEADER_BYTES, OWN, limit_headers
 
