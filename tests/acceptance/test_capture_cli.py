@@ -20,7 +20,7 @@ from tests.named_stack import named_stack
 from tests.processes import environment, eventually
 from tests.servers import configure
 from tests.stranger import attack_program, password_of
-from thresher.cli.capture import milliseconds_of
+from thresher.cli.capture.app import milliseconds_of
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 

@@ -14,7 +14,7 @@ from tests.processes import eventually
 from thresher.capture.problem import CaptureRefused, RecordDead
 from thresher.capture.publishing import EntityPublisher
 from thresher.capture.store.schema import require_schema
-from thresher.cli.capture import print_ddl as print_capture
+from thresher.cli.capture.schema import print_ddl as print_capture
 from thresher.cli.inbox import print_ddl as print_inbox
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
