@@ -48,6 +48,11 @@ class Row(NamedTuple):
         return None if self.key is None else (self.topic, self.key)
 
     @property
+    def sent_topic(self) -> str:
+        """The topic that the record is sent to; empty if nothing is sent."""
+        return self.plan.topic if isinstance(self.plan, Record) else ""
+
+    @property
     def sent_stream(self) -> tuple[str, bytes] | None:
         """The topic and key that the record is sent with; None if nothing is sent or the record has no key."""
         if not isinstance(self.plan, Record):

@@ -11,9 +11,7 @@
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from itertools import compress
-from operator import not_
-from typing import Any, NamedTuple
+from typing import Any
 
 from thresher.db.waits import Waits
 from thresher.delivery.effects import (
@@ -26,15 +24,15 @@ from thresher.delivery.effects import (
     ReadControl,
     Release,
     Survey,
-    Unhold,
 )
-from thresher.delivery.fate import Dead, Kind, dead
+from thresher.delivery.fate import Kind, dead
 from thresher.delivery.ownership import Ownership
 from thresher.delivery.partition_keys import with_partitions
 from thresher.delivery.row import Record, Row, RowList, Rows
 from thresher.delivery.rules import Rules
-from thresher.delivery.waiting.grace import Grace
+from thresher.delivery.waiting.flaw import Flaw, flaw_of, lacks_keys
 from thresher.delivery.waiting.held_topics import HeldTopics
+from thresher.delivery.waiting.paced_topics import PacedTopics
 from thresher.delivery.waiting.pacing import WHY, Pacing
 from thresher.delivery.waiting.row_states import RowStates
 from thresher.delivery.waiting.topic_states import TopicState, TopicStates
@@ -44,8 +42,6 @@ from thresher.kafka.topic_status import Available, Surveyed, TopicStatus
 # If more rows of a topic wait, reads leave out the topic instead of single rows and keys; and so with all topics if
 # more rows of all wait.
 _MAX_TOPIC_ROWS, _MAX_HELD_ROWS = 500, 1_000
-# By how much the clocks of a broker and the database may differ: a timestamp this near to a limit is tried.
-_CLOCKS_MS = 60_000
 # Rows of the same topic and key as a waiting row wait with it for this long, before it is looked at again.
 _AGAIN_SECONDS = 2.0
 # The most rows of one batch, of topics whose grace is over, that are set aside at once. More are left to sweeps.
@@ -57,15 +53,6 @@ _LONGEST_SEARCH_SECONDS = 20.0
 _KEEP_SECONDS, _KEEP_EACH_SECONDS, _KEEP_ANEW_SECONDS = 1.0, 0.001, 300.0
 
 
-class Flaw(NamedTuple):
-    """Why a topic would not take a row now, and as what the row is set aside once its grace is over."""
-
-    kind: Kind
-    why: str
-    # There is no grace: the cluster was asked just now, and a try would find the same.
-    at_once: bool = False
-
-
 class Gate:
     """The waiting topics and rows of one attempt. For one thread; the time comes with each survey of topics."""
 
@@ -75,7 +62,8 @@ class Gate:
         self.held = HeldTopics(self.topics)
         self.rows = RowStates(rules.grace_seconds, rules.row_waited)
         self.withheld = Withheld()
-        self.pacing = Pacing() if rules.sweeps else Pacing(_LONGEST_SEARCH_SECONDS)
+        pacing = Pacing() if rules.sweeps else Pacing(_LONGEST_SEARCH_SECONDS)
+        self._paced = PacedTopics(pacing, merging=rules.merging)
         # When the topics were surveyed last: the next transaction begins then.
         self.asked = 0.0
         # Stored topics and keys whose further rows in this batch stay in the table.
@@ -88,6 +76,11 @@ class Gate:
         # What is kept for later attempts, when that was written, and when to look next.
         self._kept = Waits()
         self._kept_at = self._next_keeping = 0.0
+
+    @property
+    def pacing(self) -> Pacing:
+        """What bounds the cost of refused rows."""
+        return self._paced.pacing
 
     def begin(self) -> None:
         """Start a new batch."""
@@ -116,7 +109,7 @@ class Gate:
             lost = {**lost, **(yield from self._put_off(found.due))}
         self.asked = answer.now
         if self.pacing:
-            lost = {**(yield from self._paced(answer)), **lost}
+            lost = {**(yield from self._paced.waiting(self._counts, answer.now)), **lost}
         if self._rules.merging:
             rows = yield from self._one_by_one(rows, lost, answer, behind)
         else:
@@ -127,36 +120,7 @@ class Gate:
             if not self.rows.waits_for(topic):
                 yield Lift(topic)
         self._came.clear()
-        return self._set_apart(rows) if self.pacing else rows
-
-    def _paced(self, surveyed: Surveyed) -> Generator[Effect, Any, dict[str, TopicState]]:
-        """Return the topics that wait because rows were refused, with their state. A missing topic has no turn."""
-        for topic in self.pacing.ended(surveyed.now):
-            yield Lift(topic)
-        state = TopicState(kind=None, why=WHY, waited=Grace(surveyed.now, surveyed.now))
-        return dict.fromkeys(self.pacing.waiting(self._counts, surveyed.now), state)
-
-    def _set_apart(self, rows: Rows) -> Rows:
-        """Return the rows with those of topics that are tried alone after all others, each topic's rows together.
-
-        A dead row that blocks its key comes after earlier rows of that key: they would be blocked too.
-        """
-        if not any(map(self.pacing.alone, rows.topics)):
-            return rows
-        found = list(rows)
-        # Without transforms, rows have the topic that they are stored with, and each key's rows stay in order by that.
-        alone = {_kept_by(row, self._rules) for row in found if self.pacing.alone(_topic_of(row))}
-        tried = [isinstance(row.plan, Record) and _kept_by(row, self._rules) in alone for row in found]
-        streams = {row.stream for row in compress(found, tried)}
-        tried = [one or (_blocks(row) and row.stream in streams) for row, one in zip(found, tried, strict=True)]
-
-        def place(row: Row) -> tuple[bool, bool, str]:
-            """Return what decides the order of topics: suspects come last. Rows behind a blocking row are not here."""
-            topic = _kept_by(row, self._rules)
-            return _blocks(row), self.pacing.suspect(topic), topic
-
-        behind = sorted(compress(found, tried), key=place)
-        return RowList([*compress(found, map(not_, tried)), *behind])
+        return self._paced.set_apart(rows) if self.pacing else rows
 
     def go_on(self, earlier: Waits | None) -> Generator[Effect, Any, None]:
         """Go on with what waited in earlier attempts: no grace begins anew."""
@@ -171,14 +135,7 @@ class Gate:
         if self.topics:
             yield from self.held.tend()
         if self.pacing:
-            now = (yield Survey(frozenset())).now
-            for topic in self.pacing.ended(now):
-                yield Lift(topic)
-            if free := self.pacing.go_on(now):
-                yield Unhold(frozenset(free))
-                for topic in free:
-                    if not self.pacing.suspect(topic):
-                        yield Lift(topic)
+            yield from self._paced.tend()
         if self.topics or self.rows or self._kept.topics or self._kept.rows:
             yield from self._keep()
 
@@ -246,7 +203,7 @@ class Gate:
 
     def _placed(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, Rows]:
         """Hold rows that name a missing partition, or whose next try is not due yet; or make them dead."""
-        special = rows.asks_for_partitions or rows.has_timestamps or _lacks_keys(rows, surveyed)
+        special = rows.asks_for_partitions or rows.has_timestamps or lacks_keys(rows, surveyed)
         if not (special or self.rows or self._held_streams):
             return rows
         # `changed`: whether a row may have got another plan.
@@ -256,7 +213,7 @@ class Gate:
         for row in rows:
             if row.stream in self._held_streams:
                 continue
-            flaw = _flaw(row.plan, surveyed)
+            flaw = flaw_of(row.plan, surveyed)
             why = self._flawed(row, flaw) if flaw is not None and flaw.at_once else self._waits(row, flaw, surveyed.now)
             if isinstance(why, Row):
                 placed.append(why)
@@ -279,7 +236,7 @@ class Gate:
         self, rows: Rows, lost: Mapping[str, TopicState], surveyed: Surveyed, behind: Callable[[], Iterable[Row]]
     ) -> Generator[Effect, Any, Rows]:
         """Hold, one by one, rows that cannot be sent now and rows that must be sent after them; or make them dead."""
-        special = rows.asks_for_partitions or rows.has_timestamps or _lacks_keys(rows, surveyed)
+        special = rows.asks_for_partitions or rows.has_timestamps or lacks_keys(rows, surveyed)
         plain = not (special or self.rows or self.withheld)
         if not lost and plain:
             return rows
@@ -295,8 +252,8 @@ class Gate:
             if isinstance(verdict, Row):
                 kept.append(verdict)
             else:
-                away = _topic_of(row) in lost
-                waiting.append(LeftOut(row, verdict, surveyed.now if away else until, _topic_of(row) if away else None))
+                away = row.sent_topic in lost
+                waiting.append(LeftOut(row, verdict, surveyed.now if away else until, row.sent_topic if away else None))
                 stopped.setdefault(row.sent_stream or row.id, verdict)
         if self.withheld.overtaken_by(kept) or self.withheld.waits_for(surveyed.topics.keys() - lost.keys()):
             self.withheld.release()
@@ -306,8 +263,8 @@ class Gate:
         if waiting:
             gone = {topic: state.why for topic, state in lost.items() if not self.topics.expired(state)}
             for row in behind():
-                topic = _topic_of(row) if _topic_of(row) in gone else None
-                why = gone.get(_topic_of(row)) or stopped.get(row.sent_stream)
+                topic = row.sent_topic if row.sent_topic in gone else None
+                why = gone.get(row.sent_topic) or stopped.get(row.sent_stream)
                 if why is not None:
                     waiting.append(LeftOut(row, why, surveyed.now, topic))
             yield self._hold_singly(waiting, alone=not kept)
@@ -317,14 +274,14 @@ class Gate:
         self, row: Row, lost: Mapping[str, TopicState], surveyed: Surveyed, stopped: Mapping[Any, str]
     ) -> Row | str:
         """Return the row if it can be sent or settled now; otherwise the reason why it waits."""
-        state = lost.get(_topic_of(row))
+        state = lost.get(row.sent_topic)
         if state is not None:
             return self._lost(row, state) if self.topics.expired(state) else state.why
         stream = row.sent_stream
         joins = stopped.get(stream) or self.withheld.why(stream, surveyed.now)
         if joins is not None:
             return joins
-        flaw = _flaw(row.plan, surveyed)
+        flaw = flaw_of(row.plan, surveyed)
         if flaw is not None and flaw.at_once:
             return self._flawed(row, flaw)
         verdict = self._waits(row, flaw, surveyed.now)
@@ -340,7 +297,7 @@ class Gate:
         return Hold(
             frozenset(),
             waiting[0].why + more,
-            missing=_reasons((_topic_of(each.row), each.why + more) for each in waiting),
+            missing=_reasons((each.row.sent_topic, each.why + more) for each in waiting),
             rows=first,
             behind=behind,
             resting=crowded and alone,
@@ -349,7 +306,7 @@ class Gate:
     def _hold_of(self, waiting: Sequence[tuple[Row, str]]) -> Hold:
         """Hold waiting rows with their keys; if a topic has many, the topic."""
         all_many = self.rows.waiting_rows > _MAX_HELD_ROWS
-        many = {row.topic for row, _ in waiting if all_many or self.rows.waiting_for(_topic_of(row)) > _MAX_TOPIC_ROWS}
+        many = {row.topic for row, _ in waiting if all_many or self.rows.waiting_for(row.sent_topic) > _MAX_TOPIC_ROWS}
         self._held_topics |= many
         single = [row for row, _ in waiting if row.topic not in many]
         return Hold(
@@ -362,7 +319,7 @@ class Gate:
 
     def _partitions(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, tuple[bool, Surveyed]]:
         """Return the status of the topics, asked for again if one would not take a row; and whether it was."""
-        doubtful = {_topic_of(row) for row in rows if _flaw(row.plan, surveyed) is not None}
+        doubtful = {row.sent_topic for row in rows if flaw_of(row.plan, surveyed) is not None}
         if not doubtful:
             return False, surveyed
         # Partitions may have been added since the last survey, or limits changed.
@@ -375,7 +332,7 @@ class Gate:
         """
         key = (row.id, row.create_time)
         if flaw is not None:
-            return flaw.why if self.rows.wait(key, _topic_of(row), flaw.why, now) else None
+            return flaw.why if self.rows.wait(key, row.sent_topic, flaw.why, now) else None
         state = self.rows.look(key, now)
         if state is None:
             return None
@@ -409,53 +366,3 @@ def _reasons(waiting: Iterable[tuple[str, str]]) -> dict[str, str]:
     for topic, why in waiting:
         found.setdefault(topic, why)
     return found
-
-
-def _kept_by(row: Row, rules: Rules) -> str:
-    """Return the topic by which rows are kept in order: the one that they are stored with, unless transforms merge."""
-    return _topic_of(row) if rules.merging else row.topic
-
-
-def _blocks(row: Row) -> bool:
-    """Whether a row is dead and blocks its key."""
-    return isinstance(row.plan, Dead) and row.plan.blocking
-
-
-def _topic_of(row: Row) -> str:
-    """Return the topic that a row is sent to; empty if it is not sent."""
-    return row.plan.topic if isinstance(row.plan, Record) else ""
-
-
-def _beyond(plan: Any, statuses: Mapping[str, TopicStatus]) -> int | None:
-    """Return the topic's number of partitions if the record names one beyond them; otherwise None."""
-    status = statuses.get(plan.topic) if isinstance(plan, Record) and plan.partition >= 0 else None
-    if not isinstance(status, Available) or plan.partition < status.partitions:
-        return None
-    return status.partitions
-
-
-def _lacks_keys(rows: Rows, surveyed: Surveyed) -> bool:
-    """Whether a row may lack the key that its topic demands."""
-    return any(isinstance(each, Available) and each.keyed for each in surveyed.topics.values()) and None in rows.keys
-
-
-def _flaw(plan: Any, surveyed: Surveyed) -> Flaw | None:
-    """Return why the topic would not take a record now: it lacks the partition, or wants a key or another timestamp."""
-    if not isinstance(plan, Record):
-        return None
-    there = _beyond(plan, surveyed.topics)
-    if there is not None:
-        why = f"partition {plan.partition} of {plan.topic} does not exist: the topic has {there} partitions"
-        return Flaw(Kind.NO_PARTITION, why)
-    status = surveyed.topics.get(plan.topic)
-    if plan.key is None and isinstance(status, Available) and status.keyed:
-        why = f"{plan.topic} takes no record without a key (cleanup.policy=compact)"
-        return Flaw(Kind.REJECTED, why, at_once=True)
-    if plan.timestamp <= 0 or surveyed.server_ms is None or not isinstance(status, Available):
-        return None
-    ahead = plan.timestamp - surveyed.server_ms
-    for side, limit, distance in (("after", status.after_ms, ahead), ("before", status.before_ms, -ahead)):
-        if limit is not None and distance > limit + _CLOCKS_MS:
-            why = f"{plan.topic} takes no timestamp so far {side} the present (message.timestamp.{side}.max.ms={limit})"
-            return Flaw(Kind.REJECTED, why)
-    return None
