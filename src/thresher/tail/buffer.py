@@ -13,18 +13,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from thresher.db.lsn import lsn_text
 from thresher.db.outbox_store import PendingRow
 from thresher.delivery.fate import Dead
 from thresher.delivery.reading.row_source import ReadRequest
 from thresher.tail.chunk import Chunk
-from thresher.tail.coverage import START, Coverage, Ends
+from thresher.tail.coverage import START, Coverage, Ends, Expected
 from thresher.tail.position import PackedSize, Position
-from thresher.tail.problem import LogLost
 
 # No position is packed into more bytes.
 _POSITION_BYTES = 24
@@ -83,13 +81,7 @@ class LogBuffer:
         self._bytes = 0
         self._coverage = Coverage()
         self._ends = Ends()
-        # Where the server begins to send, and the newest position that it has sent.
-        self._begins = 0
-        self._seen = START
-        # Changes that the coverage names and the server has not sent again yet: at its position, waiting, and dead.
-        self._expected_last: set[Position] = set()
-        self._expected_waiting: set[Position] = set()
-        self._expected_dead: dict[Position, Dead] = {}
+        self._expected = Expected()
         # Dead changes that the server has sent again, and that are not in the dead table yet.
         self._unwritten_dead: dict[Position, Dead] = {}
 
@@ -105,8 +97,7 @@ class LogBuffer:
         """Set where the server begins to send. Dead changes before it are not expected: they were written earlier."""
         with self._changed:
             self._ends.add(confirmed)
-            self._begins = confirmed
-            self._expect(self._expected_last, self._expected_waiting, self._expected_dead)
+            self._expected.begin_at(confirmed)
 
     def add(self, chunk: Chunk) -> list[DeadChange]:
         """Add what was read. Return the dead changes to write to the dead table again before `dead_written`.
@@ -115,17 +106,17 @@ class LogBuffer:
         """
         dead: list[DeadChange] = []
         with self._changed:
-            number, covered, changes = self._next, self._coverage.position, self._changes
+            number, covered, changes, expected = self._next, self._coverage.position, self._changes, self._expected
             each, new = chunk.size // max(1, len(chunk.rows)), tuple.__new__
             for position, row, commit_us in zip(chunk.positions, chunk.rows, chunk.commit_times, strict=True):
                 if position <= covered:
-                    self._expected_last.discard(position)
-                    if position in self._expected_dead:
-                        self._unwritten_dead[position] = self._expected_dead.pop(position)
+                    expected.last.discard(position)
+                    if position in expected.dead:
+                        self._unwritten_dead[position] = expected.dead.pop(position)
                         dead.append(DeadChange(row, self._unwritten_dead[position]))
                     if self._coverage.decides(position):
                         continue
-                    self._expected_waiting.discard(position)
+                    expected.waiting.discard(position)
                 if len(row) <= _GIVEN:
                     # The same as `Change(…)`, without the cost of its Python-level constructor.
                     changes[number] = new(Change, (position, row[0], (number, *row[1:]), each, commit_us, ()))
@@ -136,11 +127,11 @@ class LogBuffer:
             self._bytes += each * (number - self._next)
             self._next = number
             if chunk.positions:
-                self._seen = chunk.positions[-1]
+                self._expected.seen = chunk.positions[-1]
             self._ends.add(chunk.ended)
             if chunk.idle_at is not None:
                 self._ends.add(chunk.idle_at)
-            self._require_named()
+            self._expected.require_sent(self._ends.last)
         return dead
 
     def dead_written(self) -> None:
@@ -157,7 +148,7 @@ class LogBuffer:
         left: list[Position] = []
         size, packed, crowded = 0, PackedSize(), False
         with self._changed:
-            if self._expected_dead or self._unwritten_dead:
+            if self._expected.dead or self._unwritten_dead:
                 return found, 0
             for number, change in self._changes.items():
                 if number in in_flight:
@@ -214,7 +205,7 @@ class LogBuffer:
             if mine:
                 last = self._changes[max(mine)]
                 position, committed_us = max(position, last.position), max(committed_us, last.commit_us)
-            waiting = set(self._expected_waiting)
+            waiting = set(self._expected.waiting)
             oldest = min(waiting, default=None)
             for number, change in self._changes.items():
                 if number in mine:
@@ -223,7 +214,7 @@ class LogBuffer:
                 if change.position > position:
                     break
                 waiting.add(change.position)
-            dead = {**self._unwritten_dead, **self._expected_dead}
+            dead = {**self._unwritten_dead, **self._expected.dead}
             noted = max(self._coverage.noted, 0 if dead else self._ends.before(oldest))
             return Coverage(
                 position=position, waiting=frozenset(waiting), dead=dead, noted=noted, committed_us=committed_us
@@ -262,35 +253,9 @@ class LogBuffer:
                 del self._changes[number]
                 self._bytes -= change.size
             self._coverage = coverage
-            self._expect({coverage.position} - {START}, coverage.waiting, coverage.dead)
+            self._expected.expect({coverage.position} - {START}, coverage.waiting, coverage.dead)
             self._changed.notify_all()
         return dead
-
-    def _expect(self, last: Iterable[Position], waiting: Iterable[Position], dead: Mapping[Position, Dead]) -> None:
-        """Expect from the server the changes that are named here, unless it does not send them or has sent them.
-
-        A change that came earlier in this attempt was settled by it, or is in the buffer. Dead changes before the
-        position where the server begins were in the dead table before the slot was confirmed there.
-        """
-
-        def comes(position: Position) -> bool:
-            return position > self._seen and position.commit >= self._begins
-
-        self._expected_last = {position for position in last if comes(position)}
-        self._expected_waiting = {position for position in waiting if comes(position)}
-        self._expected_dead = {position: fate for position, fate in dead.items() if comes(position)}
-
-    def _require_named(self) -> None:
-        """Raise `LogLost` if the server went on beyond a change that the coverage names without sending it."""
-        oldest = min((*self._expected_last, *self._expected_waiting, *self._expected_dead), default=None)
-        if oldest is not None and (self._seen > oldest or self._ends.last > oldest.commit):
-            raise LogLost(
-                "this is not the WAL that was published from: it goes on after "
-                f"{lsn_text(oldest.commit)} without the change that the last progress record names there. This happens "
-                "after a snapshot of the database's files was restored. Rows that were committed since then may be "
-                "missing in Kafka: run 'thresher tail slot drop', 'thresher tail slot create' and 'thresher adopt' for "
-                "this tail, then insert the missing rows again"
-            )
 
     @property
     def coverage(self) -> Coverage:
@@ -300,13 +265,13 @@ class LogBuffer:
     @property
     def has_unwritten_dead(self) -> bool:
         """Whether dead changes that the coverage names were not sent again yet, or are not in the dead table yet."""
-        return bool(self._expected_dead or self._unwritten_dead)
+        return bool(self._expected.dead or self._unwritten_dead)
 
     @property
     def quiet_at(self) -> int | None:
         """Up to where the server may discard the WAL if every change that was read is decided; None otherwise."""
         with self._changed:
-            if self._changes or self._expected_dead or self._unwritten_dead or self._expected_waiting:
+            if self._changes or self._expected.dead or self._unwritten_dead or self._expected.waiting:
                 return None
             return max(self._ends.last, self._coverage.noted)
 

@@ -8,11 +8,13 @@
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from thresher.db.lsn import lsn_text
 from thresher.delivery.fate import Dead
 from thresher.tail.position import Position
+from thresher.tail.problem import LogLost
 
 # Before every change.
 START = Position(0, 0, 0)
@@ -66,3 +68,46 @@ class Ends:
         place = bisect_right(self._ends, upto)
         if place > 1:
             del self._ends[: place - 1]
+
+
+class Expected:
+    """The changes that a coverage names and the server has not sent again yet: at its position, waiting, and dead."""
+
+    def __init__(self) -> None:
+        self.last: set[Position] = set()
+        self.waiting: set[Position] = set()
+        self.dead: dict[Position, Dead] = {}
+        # The newest position that the server has sent, and where it begins to send.
+        self.seen = START
+        self._begins = 0
+
+    def begin_at(self, confirmed: int) -> None:
+        """Set where the server begins to send: what lies before it is not expected."""
+        self._begins = confirmed
+        self.expect(self.last, self.waiting, self.dead)
+
+    def expect(self, last: Iterable[Position], waiting: Iterable[Position], dead: Mapping[Position, Dead]) -> None:
+        """Expect from the server the changes that are named here, unless it does not send them or has sent them.
+
+        A change that came earlier in this attempt was settled by it, or is in the buffer. Dead changes before the
+        position where the server begins were in the dead table before the slot was confirmed there.
+        """
+
+        def comes(position: Position) -> bool:
+            return position > self.seen and position.commit >= self._begins
+
+        self.last = {position for position in last if comes(position)}
+        self.waiting = {position for position in waiting if comes(position)}
+        self.dead = {position: fate for position, fate in dead.items() if comes(position)}
+
+    def require_sent(self, upto: int) -> None:
+        """Raise `LogLost` if the server is beyond an expected change that it has not sent: commits ended up to `upto`."""
+        oldest = min((*self.last, *self.waiting, *self.dead), default=None)
+        if oldest is not None and (self.seen > oldest or upto > oldest.commit):
+            raise LogLost(
+                "this is not the WAL that was published from: it goes on after "
+                f"{lsn_text(oldest.commit)} without the change that the last progress record names there. This happens "
+                "after a snapshot of the database's files was restored. Rows that were committed since then may be "
+                "missing in Kafka: run 'thresher tail slot drop', 'thresher tail slot create' and 'thresher adopt' for "
+                "this tail, then insert the missing rows again"
+            )
