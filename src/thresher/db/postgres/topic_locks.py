@@ -14,13 +14,13 @@ from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.control import control_table
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.head_queries import TOPIC, bounded_query, marked_values, require_same_table, topic_head_query
-from thresher.db.postgres.own_tables.lock_rows import LockRows, create_missing
+from thresher.db.postgres.own_tables.lock_rows import LockRows
+from thresher.db.postgres.own_tables.lock_table import LockTable, held_lock, lost
 from thresher.db.postgres.sessions import explained, own_path, placed
-from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, further_columns, mark_parts
 from thresher.db.statements import statement
-from thresher.db.topic_locks import LockLost, LockState, LockTerms, TopicFigures, TopicLock, lock_name
+from thresher.db.topic_locks import LockState, LockTerms, TopicFigures, TopicLock, lock_name
 
 if TYPE_CHECKING:
     # Needs Arrow, which a program that only creates the table may not have.
@@ -95,12 +95,8 @@ class PostgresTopicLocks:
         # Slots are unique in the table.
         self._registering = partial(LockRows(connection, outbox.schema).only_one, registering_lock(outbox, shape))
         self._of = {"outbox": outbox.quoted(), "table": table}
-        self._name = locks_table(outbox, shape)
-        # The statements have parameters: a percent sign in a name must not look like a parameter.
-        locks, control = (
-            name.replace("%", "%%") for name in (self._name, control_table(outbox.schema).quoted())
-        )  # fmt: skip
-        self._parts = (locks, control)
+        self._table = LockTable(connection, locks_table(outbox, shape), control_table(outbox.schema).quoted())
+        locks = self._table.locks
         columns = {"topic": TOPIC[shape], "waiting": _waiting(shape)}
         topics = statement("topic_lock_topics", outbox, **columns).replace("%", "%%")
         self._pending = statement("topic_lock_pending", locks=locks, topics=topics)
@@ -119,39 +115,17 @@ class PostgresTopicLocks:
 
     def create(self) -> None:
         """Create the table of locks, or add the columns that it lacks."""
-        with explained():
-            create_missing(self._connection, self._name, statement("topic_lock_create", locks=self._name))
-            row = self._cursor.execute(statement("topic_lock_upgraded"), [self._name]).fetchone()
-            if row is None or not row[0]:
-                self._upgrade()
-            row = self._cursor.execute(statement("topic_lock_unique"), [self._name]).fetchone()
-            if row is None or not row[0]:
-                raise DatabaseRefused(
-                    f"{self._name} may have several rows of one topic, and several processes would lock it: "
-                    f"CREATE UNIQUE INDEX ON {self._name} (topic)"
-                )
-
-    def _upgrade(self) -> None:
-        change = statement("topic_lock_upgrade", locks=self._name)
-        try:
-            with self._connection.transaction():
-                self._connection.execute("SET LOCAL lock_timeout = '2s'")
-                self._connection.execute(change)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise DatabaseRefused(
-                f"{self._name} lacks columns of ours, and this role may not add them: let its owner run "
-                f"'{' '.join(change.split())}'"
-            ) from error
+        self._table.create()
 
     def reset(self) -> None:
         """Free all locks and raise their tokens, which fences every holder."""
         with explained():
-            self._cursor.execute(self._statement("reset"), {})
+            self._cursor.execute(self._table.statement("reset"), {})
 
     def splits(self) -> Mapping[str, int]:
         """Return the number of parts of each topic that was ever locked."""
         with explained():
-            return dict(self._cursor.execute(self._statement("splits"), {}).fetchall())
+            return dict(self._cursor.execute(self._table.statement("splits"), {}).fetchall())
 
     def pending(self, seconds: float) -> Sequence[LockState]:
         """Return the locks of all topics that have pending rows."""
@@ -168,17 +142,10 @@ class PostgresTopicLocks:
     def register(self, topic: str, parts: int) -> int:
         """Insert the rows of a topic's locks if there are none; return the topic's number of parts."""
         with self._registering():
-            row = self._cursor.execute(self._statement("recorded"), {"topic": lock_name(topic, 0, 1)}).fetchone()
+            row = self._cursor.execute(self._table.statement("recorded"), {"topic": lock_name(topic, 0, 1)}).fetchone()
             if row is None:
-                self._register(topic, parts)
+                self._table.register(topic, parts)
         return parts if row is None else int(row[0])
-
-    def _register(self, topic: str, parts: int) -> None:
-        whole = lock_name(topic, 0, 1)
-        names = {whole, *(lock_name(topic, part, parts) for part in range(parts))}
-        for name in sorted(names):
-            values = {"name": name, "parts": parts, "slotted": (name == whole) == (parts == 1)}
-            self._cursor.execute(self._statement("register"), values)
 
     def note(self, missing: Mapping[str, str], terms: LockTerms) -> None:
         """Note that topics without a lock are missing, each with the reason."""
@@ -187,23 +154,23 @@ class PostgresTopicLocks:
             "relay": terms.relay, "term": terms.term,
         }  # fmt: skip
         with explained():
-            self._cursor.execute(self._statement("note"), values)
+            self._cursor.execute(self._table.statement("note"), values)
 
     def forget(self, topics: Collection[str]) -> None:
         """End the notes of topics that have no pending rows any more."""
         with explained():
-            self._cursor.execute(self._statement("forget"), {"topics": list(topics)})
+            self._cursor.execute(self._table.statement("forget"), {"topics": list(topics)})
 
     def forget_others(self, pending: Collection[str]) -> None:
         """End the notes of all topics but these, which have pending rows."""
         with explained():
-            self._cursor.execute(self._statement("forget_others"), {"pending": list(pending)})
+            self._cursor.execute(self._table.statement("forget_others"), {"pending": list(pending)})
 
     def rows_of(self, topics: Collection[str], wanted: Wanted) -> Sequence[PendingRow]:
         """Return the oldest pending rows of topics without a lock."""
         values = {"topics": list(topics), **marked_values(wanted), **self._of}
         with explained():
-            return self._checked(self._rows.execute(self._rows_of, values).fetchall())
+            return _of_the_same_table(self._rows.execute(self._rows_of, values).fetchall())
 
     def set_aside(
         self, notes: Mapping[str, int], fates: Fates, terms: LockTerms, middle: Callable[[], None] = lambda: None
@@ -213,7 +180,7 @@ class PostgresTopicLocks:
             "topics": list(notes), "tokens": list(notes.values()), "relay": terms.relay, "term": terms.term
         }  # fmt: skip
         with explained(), self._connection.transaction():
-            row = self._cursor.execute(self._statement("noted"), values).fetchone()
+            row = self._cursor.execute(self._table.statement("noted"), values).fetchone()
             if row is None or row[0] != len(notes):
                 return None
             return self._settlement.settle(fates, middle=middle)
@@ -225,7 +192,7 @@ class PostgresTopicLocks:
             "seconds": terms.seconds,
         }  # fmt: skip
         with explained():
-            row = self._cursor.execute(self._statement("acquire"), values, prepare=True).fetchone()
+            row = self._cursor.execute(self._table.statement("acquire"), values, prepare=True).fetchone()
         if row is None:
             return None
         token, slot, retries, missing, waiting, last = row
@@ -237,22 +204,22 @@ class PostgresTopicLocks:
     def require(self, lock: TopicLock) -> None:
         """Raise `LockLost` if another process has taken the lock."""
         with explained():
-            found = self._cursor.execute(self._statement("require"), _held(lock), prepare=True).fetchone()
+            found = self._cursor.execute(self._table.statement("require"), held_lock(lock), prepare=True).fetchone()
         if found is None:
-            raise _lost(lock)
+            raise lost(lock)
 
     def renew(self, lock: TopicLock) -> None:
         """Restart the time after which the lock expires."""
-        self._change("renew", lock)
+        self._table.change("renew", lock)
 
     def release(self, lock: TopicLock, *, waiting: tuple[int, int] | None = None) -> None:
         """Free the lock without an error."""
         first, last = waiting or (None, None)
-        self._change("release", lock, first=first, last=last)
+        self._table.change("release", lock, first=first, last=last)
 
     def fail(self, lock: TopicLock, reason: str, *, missing: bool = False, early_seconds: float = 0.0) -> None:
         """Free the lock with an error: nobody takes it before it has expired."""
-        self._change("fail", lock, reason=_storable(reason), missing=missing, early=early_seconds)
+        self._table.change("fail", lock, reason=_storable(reason), missing=missing, early=early_seconds)
 
     def take(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
         """Return the topic's oldest pending rows by id; in Deimos' table the rows get the session id."""
@@ -260,36 +227,28 @@ class PostgresTopicLocks:
             "topic": lock.topic,
             **marked_values(wanted),
             "leader": session_id,
-            **_held(lock),
+            **held_lock(lock),
             **self._of,
         }
         with explained():
-            found = self._checked(self._rows.execute(self._take, values, prepare=True).fetchall())
+            found = _of_the_same_table(self._rows.execute(self._take, values, prepare=True).fetchall())
         if not found:
             self.require(lock)
-        return found
-
-    def _checked(self, found: list[PendingRow]) -> Sequence[PendingRow]:
-        # Imported here: a program that only creates the table of locks may not have Arrow.
-        from thresher.db.row_schema import FLAW  # noqa: PLC0415
-
-        if found:
-            require_same_table(found[0][FLAW])
         return found
 
     def settle(self, lock: TopicLock, fates: Fates, middle: Callable[[], None] = lambda: None) -> int:
         """Settle the fates of a committed progress record and renew the lock, both or neither."""
         with explained(), self._connection.transaction():
-            self._change("renew", lock)
+            self._table.change("renew", lock)
             return self._settlement.settle(fates, middle=middle)
 
     def split(self, topic: str, parts: int, held: Sequence[TopicLock]) -> None:
         """Record another number of parts for a topic, all of whose locks are held, and free them."""
         with self._registering():
             for lock in held:
-                self._change("release", lock, first=None, last=None)
-            self._cursor.execute(self._statement("split"), {"topic": topic, "parts": parts})
-            self._register(topic, parts)
+                self._table.change("release", lock, first=None, last=None)
+            self._cursor.execute(self._table.statement("split"), {"topic": topic, "parts": parts})
+            self._table.register(topic, parts)
 
     def figures(self, topics: int) -> Sequence[TopicFigures]:
         """Return the state of at most so many topics with pending rows, held locks or errors."""
@@ -298,23 +257,15 @@ class PostgresTopicLocks:
         names = ("topic", "pending", "exact", "oldest_seconds", "locked", "errored", "parts", "retries", "reason")
         return [TopicFigures(**dict(zip(names, row, strict=True))) for row in found]
 
-    def _change(self, what: str, lock: TopicLock, **more: Any) -> None:
-        with explained():
-            changed = self._cursor.execute(self._statement(what), {**_held(lock), **more}, prepare=True).rowcount
-        if not changed:
-            raise _lost(lock)
-
-    def _statement(self, what: str) -> Any:
-        return statement(f"topic_lock_{what}", locks=self._parts[0], control=self._parts[1])
-
 
 def _storable(reason: str) -> str:
     return reason.replace("\0", "�")[:_LONGEST_REASON]
 
 
-def _held(lock: TopicLock) -> dict[str, Any]:
-    return {"name": lock.name, "token": lock.token}
+def _of_the_same_table(found: list[PendingRow]) -> Sequence[PendingRow]:
+    # Imported here: a program that only creates the table of locks may not have Arrow.
+    from thresher.db.row_schema import FLAW  # noqa: PLC0415
 
-
-def _lost(lock: TopicLock) -> LockLost:
-    return LockLost(f"the lock of topic {lock.name} was taken by another process: this one leaves the topic to it")
+    if found:
+        require_same_table(found[0][FLAW])
+    return found
