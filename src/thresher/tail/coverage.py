@@ -101,7 +101,7 @@ class Expected:
         self.dead = {position: fate for position, fate in dead.items() if comes(position)}
 
     def require_sent(self, upto: int) -> None:
-        """Raise `LogLost` if the server is beyond an expected change that it has not sent: commits ended up to `upto`."""
+        """Raise `LogLost` if the server, whose last end of a commit is `upto`, is beyond an expected change."""
         oldest = min((*self.last, *self.waiting, *self.dead), default=None)
         if oldest is not None and (self.seen > oldest or upto > oldest.commit):
             raise LogLost(
