@@ -282,7 +282,9 @@ class Tracking:
             return
         # Our own End belongs to a message that is already removed. Another message may have its id and, from
         # kafka-mq-go's markers, its origin.
-        own = self._is_own(id_, marker)
+        named = (id_, origin_of(marker))
+        own = named in self._own_ends
+        self._own_ends.discard(named)
         message = None if own else self.messages.named(id_, named_origin(marker))
         if message is not None:
             self.figures.counts["ended"] += 1
@@ -293,12 +295,6 @@ class Tracking:
         if not own and id_[0] != SYNTHETIC:
             self.figures.counts["unknown_ends"] += 1
         self._copies.unknown(id_, offset, marker)
-
-    def _is_own(self, id_: Id, marker: Any) -> bool:
-        own = (id_, origin_of(marker))
-        found = own in self._own_ends
-        self._own_ends.discard(own)
-        return found
 
     def _keep_alive(self, id_: Id, marker: Any, offset: int, now: int) -> None:
         message = self.messages.named(id_, named_origin(marker))
@@ -327,7 +323,8 @@ class Tracking:
         size = 0
         for message in self.messages.take_due(until_ms, self.clock.resumed_ms):
             messages.append(message)
-            fates.append(self._refusals.sized(message, self._fate(message, now)))
+            content, limit = self.messages.content_of(message), self.rules.limit_of(message.queue)
+            fates.append(self._refusals.sized(message, fate_of(message, content, limit, now)))
             size += size_of(message.content)
             if len(messages) >= self._refusals.most or size > MOST_BYTES:
                 break
@@ -337,9 +334,6 @@ class Tracking:
             mark = self._marks.new(now)
         taken = tuple(messages)
         return Transaction(offset=self._offset(taken), fates=tuple(fates), messages=taken, mark=mark)
-
-    def _fate(self, message: Started, now: int) -> Fate:
-        return fate_of(message, self.messages.content_of(message), self.rules.limit_of(message.queue), now)
 
     def _copying(self, now: int) -> Transaction | None:
         """Return a transaction that rewrites the Starts that hold the committed offset back for long, or None."""
