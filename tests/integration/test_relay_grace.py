@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
@@ -19,6 +20,8 @@ from confluent_kafka.admin import (
 from tests.processes import descendants, eventually
 from tests.relay.relay_program import relay_of
 from tests.relay.relaying import Place
+from thresher.db.names import TableName
+from thresher.db.postgres.own_tables.wait_rows import WaitRows
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.settings import Delivery
@@ -105,3 +108,16 @@ def test_a_grace_goes_on_after_its_leader_was_killed(at: Place, tmp_path: Path) 
     assert {row[1] for row in at.dead()} == {"no-topic", "no-partition"}
     # A grace that began anew would be over a whole one after the second leader's start, not half of one.
     assert all(age > 0.8 * GRACE_SECONDS and anew < 0.95 * GRACE_SECONDS for age, anew in at.sql(ages))
+
+
+def test_a_wait_that_nobody_has_written_for_long_does_not_count(at: Place) -> None:
+    """Such as the row of a shard that is no more: the topic may have been fine since."""
+    with psycopg.connect(at.dsn, autocommit=True) as connection:
+        waits = WaitRows(connection, "public", TableName(table="thresher_control", schema="public"))
+        waits.create()
+        for shard, (topic, ago) in enumerate({"fine": 90, "waits": 10}.items()):
+            connection.execute(
+                "INSERT INTO thresher_wait VALUES ('it', %s, %s, '{5}', '{}', '{}', '{}', clock_timestamp() - %s)",
+                [shard, [topic], timedelta(seconds=ago)],
+            )
+        assert {topic: round(seconds) for topic, seconds in waits.read("it").topics.items()} == {"waits": 15}

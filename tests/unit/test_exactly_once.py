@@ -761,7 +761,7 @@ def test_rows_of_a_missing_topic_die_only_after_grace() -> None:
     assert "for 60 s" in notes(done)[0].fates[0].reason  # type: ignore[union-attr]
 
 
-def test_what_waits_is_kept_once_until_it_changes() -> None:
+def test_what_waits_is_kept_when_it_changes_and_now_and_then() -> None:
     run = Run(grace_seconds=60).on(Sweep, lambda _: frozenset())
     run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
     for run.now in range(10):
@@ -773,7 +773,13 @@ def test_what_waits_is_kept_once_until_it_changes() -> None:
         run.carry(row(1), *([row(2, topic="u", partition=7)] if run.now <= 60 else ()))
         run.carry()
     kept = [effect.waits for effect in run.seen if isinstance(effect, KeepWaits)][1:]
-    assert [(dict(each.topics), dict(each.rows)) for each in kept] == [({"t": 60.0}, {}), ({"t": 380.0}, {})]
+    # A change is kept at once; what has not changed, before it is too old to count.
+    renewed = [({"t": at}, {}) for at in range(100, 390, 40)]
+    assert [(dict(each.topics), dict(each.rows)) for each in kept] == [
+        ({"t": 40}, {(2, 20): 40.0}),
+        ({"t": 60}, {}),
+        *renewed,
+    ]
 
 
 def test_a_later_attempt_goes_on_with_the_grace() -> None:

@@ -1,7 +1,7 @@
 """What waits in the shards of a pipeline, and for how long: kept in the database, so that restarts prolong no wait.
 
 Each shard has one row, beside the control row, which its attempt replaces as a whole. So what is kept is bounded by
-what one attempt keeps. A row that no attempt has written for an hour does not count: topics may have come and gone.
+what one attempt keeps. A row that no attempt has written for a minute does not count: topics may have come and gone.
 """
 
 from collections.abc import Mapping

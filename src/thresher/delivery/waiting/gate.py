@@ -49,8 +49,8 @@ _MOST_DEAD = 500
 # With topic locks, recoveries because of refused rows that a turn may have: what it finds out is lost with it.
 _LONGEST_SEARCH_SECONDS = 20.0
 # How often it is looked at what waits, to keep it: after a pause, and after so many seconds for each thing that waits.
-# What has not changed is kept anew only now and then.
-_KEEP_SECONDS, _KEEP_EACH_SECONDS, _KEEP_ANEW_SECONDS = 1.0, 0.001, 300.0
+# What has not changed is kept anew before it is too old to count.
+_KEEP_SECONDS, _KEEP_EACH_SECONDS, _KEEP_ANEW_SECONDS = 1.0, 0.001, 20.0
 
 
 class Gate:
