@@ -17,11 +17,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from confluent_kafka import KafkaException
+
 from thresher.core.errors import ThresherError
 from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
 from thresher.kafka.partition_ends import partition_ends
-from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
 from thresher.kafka.producer_problem import ProducerFenced, ProducerProblem
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import Produced, TransactionalProducer
@@ -145,6 +147,7 @@ def _change(
                 _require_whole(head.letter)
             # In the order of the log, reading them again takes few seeks.
             heads.sort(key=lambda head: head.letter.record.message_id)
+        _require_writable(config)
         # Who drops letters needs no right on the message topic.
         partitions = producer.partitions(config.message_topic) if whole else 0
         if not isinstance(partitions, int):
@@ -174,6 +177,17 @@ def _change(
                 "'thresher queue dead list', and repeat the command for the letters that are left"
             ) from error
     return done
+
+
+def _require_writable(config: QueueConfig) -> None:
+    """Raise `BrokerRefused` if we may not write dead letters: the client would only say that it purged the records."""
+    topic = config.dead_topic
+    try:
+        facts = Admin.of(config.clients).topic(topic)
+    except KafkaException as error:
+        raise broker_problem(f"the topic {topic} cannot be used", error.args[0]) from error
+    if facts is not None and not facts.writable:
+        raise BrokerRefused(f"the topic {topic} cannot be used: we may not write to it; grant Write on it")
 
 
 def _require_whole(letter: DeadLetter) -> None:
