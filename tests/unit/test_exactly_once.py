@@ -774,7 +774,7 @@ def test_what_waits_is_kept_when_it_changes_and_now_and_then() -> None:
         run.carry()
     kept = [effect.waits for effect in run.seen if isinstance(effect, KeepWaits)][1:]
     # A change is kept at once; what has not changed, before it is too old to count.
-    renewed = [({"t": at}, {}) for at in range(100, 390, 40)]
+    renewed: list[Any] = [({"t": at}, {}) for at in range(100, 390, 40)]
     assert [(dict(each.topics), dict(each.rows)) for each in kept] == [
         ({"t": 40}, {(2, 20): 40.0}),
         ({"t": 60}, {}),
