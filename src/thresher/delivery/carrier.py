@@ -264,7 +264,7 @@ class Carrier:
                     yield from self._failed_alone(rows[place], fault, now)
         elif telling:
             # The broker names every row of the batch, but only a row with its own timestamp can be refused for it.
-            among = [place for place in sent if _topic_of(rows[place]) in refusing]
+            among = [place for place in sent if rows[place].sent_topic in refusing]
             suspects = [place for place in among if late is None or _has_time(rows[place])] or among or sent
             self.gate.rows.suspect((rows[place].id, rows[place].create_time) for place in suspects)
         yield DiscardReadAhead()
@@ -272,7 +272,7 @@ class Carrier:
     def _failed_alone(self, row: Row, fault: Fault, now: float) -> Steps:
         """Let a row that is at fault wait if the fault may pass and its grace is not over; otherwise mark it dead."""
         key = (row.id, row.create_time)
-        topic = _topic_of(row)
+        topic = row.sent_topic
         if fault.passing and self.gate.rows.wait(key, topic, fault.why, now, tried=True):
             return
         why = self.rules.grace_over_reason(fault.why) if fault.passing else fault.why
@@ -311,14 +311,9 @@ def _refusing(rows: Rows, faults: Iterable[Fault]) -> frozenset[str]:
     """Return the topics of which a broker refused a row, as far as is known; without the topics that are at fault."""
     of_rows = [fault for fault in faults if fault.topic is None]
     known = {
-        fault.refused_by if fault.place is None else _topic_of(rows[fault.place]) for fault in of_rows
+        fault.refused_by if fault.place is None else rows[fault.place].sent_topic for fault in of_rows
     }  # fmt: skip
     return rows.topics if None in known else frozenset(topic for topic in known if topic is not None)
-
-
-def _topic_of(row: Row) -> str:
-    """Return the topic that a row is sent to, or that it is stored with if it is not sent."""
-    return row.plan.topic if isinstance(row.plan, Record) else row.topic
 
 
 def _has_time(row: Row) -> bool:

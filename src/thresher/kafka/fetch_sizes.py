@@ -28,7 +28,7 @@ def bounded_fetches(properties: Mapping[str, Any]) -> dict[str, Any]:
     asked = [int(size) for name in _OF_A_PARTITION if (size := str(properties.get(name, ""))).isdecimal()]
     return {
         "fetch.message.max.bytes": FETCH_BYTES,
-        "fetch.max.bytes": max(FETCH_BYTES, *asked) if asked else FETCH_BYTES,
+        "fetch.max.bytes": max((FETCH_BYTES, *asked)),
         "queued.max.messages.kbytes": 16_384,
         **properties,
         "message.max.bytes": _LEAST_MESSAGE_BYTES,
